@@ -465,6 +465,13 @@ class TwoPhaseCommitSink(ABC):
         """
         return {}
 
+    @property
+    def local_paths(self) -> Sequence[str]:
+        """The paths of files and folders that it was given, as they were given. A client of Spark
+        Connect refuses relative ones: its working folder isn't the server's. By default none.
+        """
+        return ()
+
     def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> Self:
         """Return this sink, which was unpickled, with what its pickle has left out.
 

@@ -1,6 +1,12 @@
 """The function that goes from a client to the server: what its pickle shows, and what is refused
 where it is unpickled. No server is asked."""
 
+import importlib
+import re
+import sys
+import traceback
+from functools import partial
+
 import pytest
 from pyspark import cloudpickle
 
@@ -75,6 +81,65 @@ def test_a_server_without_this_library_is_named_with_the_remedy():
     assert isinstance(error, ofa.ExecutorCheckError)
     assert "Install onceforall" in str(error)
     assert connect.plain_error(RuntimeError("no error of ours")) is None
+
+
+@pytest.mark.parametrize("name", ["onceforall_jobs", "onceforalls", "onceforall-jobs"])
+def test_a_module_of_a_like_name_is_not_taken_for_this_library(name):
+    text = f"ModuleNotFoundError: No module named '{name}'\n SQLSTATE: XXKST"
+    assert connect.plain_error(RuntimeError(text)) is None
+
+
+def test_a_part_of_this_library_that_the_server_lacks_is_named_with_the_remedy():
+    error = connect.plain_error(RuntimeError("No module named 'onceforall.sinks.new'"))
+    assert "Install onceforall" in str(error)
+
+
+def refusal_of(pickled):
+    try:
+        cloudpickle.loads(pickled)
+    except Exception as error:
+        return error
+    raise AssertionError("it was unpickled")
+
+
+@pytest.mark.parametrize("name", ["jobs_of_the_client", "onceforall_jobs"])
+def test_what_a_user_has_not_installed_on_the_server_is_named(tmp_path, monkeypatch, name):
+    (tmp_path / f"{name}.py").write_text("def same(frame):\n    return frame\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    pickled = cloudpickle.dumps(ConnectFunction(module.same, "/checkpoints/ads", {}, Settings()))
+    del module.same
+    refusal = refusal_of(pickled)
+    assert isinstance(refusal, ofa.ExecutorCheckError)
+    assert re.search(rf"'same'.*{name}.*register_pickle_by_value", str(refusal))
+    sys.modules.pop(name)
+    (tmp_path / f"{name}.py").unlink()
+    importlib.invalidate_caches()
+    refusal = refusal_of(pickled)
+    assert isinstance(refusal, ofa.ExecutorCheckError)
+    assert f"No module named '{name}'" in str(refusal)
+    assert ofa.exit_code(refusal) is ofa.ExitCode.MEND
+    told = connect.plain_error(RuntimeError("".join(traceback.format_exception(refusal))))
+    assert isinstance(told, ofa.ExecutorCheckError)
+    assert str(told) == str(refusal)
+
+
+def test_a_relative_folder_of_files_is_refused_for_it_would_be_the_servers(tmp_path):
+    with pytest.raises(ofa.OptionError, match="sink 'files', out/ads, is a relative path"):
+        function_of({"files": ofa.FileSink("out/ads", format="json")})
+    for path in (str(tmp_path), f"file:{tmp_path}", "s3a://bucket/ads", "hdfs://h:1/ads"):
+        function_of({"files": ofa.FileSink(path, format="json")})
+
+
+def test_a_text_file_that_is_open_for_reading_goes_as_its_text(tmp_path):
+    (tmp_path / "names").write_text("a\nb\n")
+    with (tmp_path / "names").open() as names:
+        function = ConnectFunction(partial(print, names), "/checkpoints/ads", {}, Settings())
+        opened = cloudpickle.loads(cloudpickle.dumps(function))
+    assert opened._function.args[0].read() == "a\nb\n"
+    for mode in ("rb", "w"):
+        with (tmp_path / "names").open(mode) as names, pytest.raises(ofa.OptionError, match="open"):
+            ConnectFunction(partial(print, names), "/checkpoints/ads", {}, Settings())
 
 
 class SecretSink(TwoPhaseCommitSink):

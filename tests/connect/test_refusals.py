@@ -44,6 +44,18 @@ def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
     assert not (pipeline.checkpoint / "offsets").exists()
 
 
+def test_a_module_that_the_server_lacks_and_a_path_that_it_cannot_know_are_refused(
+    connect_server, pipeline, tmp_path
+):
+    (tmp_path / "onceforall_jobs.py").write_text("def same(frame):\n    return frame\n")
+    kind, error, raised = refused(pipeline, connect_server, imports_from=str(tmp_path))
+    assert (kind, raised) == ("ExecutorCheckError", "ExecutorCheckError"), error
+    assert "No module named 'onceforall_jobs'" in error
+    kind, error, _ = refused(pipeline, connect_server, files="relative/files")
+    assert (kind, "relative path" in error) == ("OptionError", True), error
+    assert not (pipeline.checkpoint / "offsets").exists()
+
+
 def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     connect_server, pipeline, tmp_path
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from onceforall.common.pravega.controller import Controller
+from onceforall.common.pravega.messages import message
 from onceforall.common.pravega.names import StreamName, segment_name, segment_of
 from onceforall.common.pravega.segments import SegmentStore, event_bytes, events
 from onceforall.sinks.pravega.target import OpenTransactions
@@ -55,6 +56,15 @@ class EventStream:
 
     def scale(self, segments):
         self.server.scale(self.scope, self.stream, segments=segments)
+
+    def seal(self):
+        stream = message("StreamInfo")(scope=self.scope, stream=self.stream)
+        assert self.controller._ask("sealStream", stream, "Status").status == 0
+
+    def make_again(self, segments=2):
+        """Delete the stream alone, not what lies beside it, and create it."""
+        self.controller.delete_stream(self.name)
+        self.server.create_stream(self.scope, self.stream, segments=segments)
 
     def segments_in_order(self):
         """All segments that are kept, each behind its predecessors."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall._version import __version__
 from onceforall.common import logs
+from onceforall.common.arguments import location_shown
 from onceforall.common.threads import start_thread
 from onceforall.driver import failures, stopping
 from onceforall.driver.query_run import QueryRun, Taking
@@ -65,6 +67,9 @@ _LOOKS_EVERY_S = 0.5
 
 _DOCUMENTATION = "docs/connect.md#what-the-server-needs"
 
+_LACKS_US = re.compile(r"No module named 'onceforall(?:\.[\w.]+)?'")
+"""A user's module may have a name that begins like ours."""
+
 
 @dataclass(frozen=True)
 class _Carried:
@@ -100,8 +105,8 @@ class ConnectFunction:
         whole: what ``write_stream`` knows; None: the user starts the query.
 
     Raises:
-        OptionError: ``adopt_target`` names no sink, the location is relative, or something can't
-            be pickled.
+        OptionError: ``adopt_target`` names no sink, the location or a path of a sink is relative,
+            or something can't be pickled.
     """
 
     def __init__(
@@ -113,7 +118,10 @@ class ConnectFunction:
         whole: WholeQuery | None = None,
     ) -> None:
         check_adopted(settings.adopt_target, sinks)
-        check_absolute(location)
+        check_absolute(f"The checkpoint {location_shown(location)}", location)
+        for name, sink in sinks.items():
+            for path in sink.local_paths:
+                check_absolute(f"The path of the sink {name!r}, {location_shown(path)},", path)
         self._function = function
         self._location = location
         self._sinks = dict(sinks)
@@ -173,7 +181,8 @@ def opened(version: str, body: bytes, pad: bytes) -> Any:
 
     Raises:
         OnceForAllError: what ``check_start`` raises.
-        ExecutorCheckError: the server has another version of this library.
+        ExecutorCheckError: the server has another version of this library, or lacks a module that
+            the query's functions or sinks come from.
     """
     from pyspark import cloudpickle
 
@@ -182,7 +191,17 @@ def opened(version: str, body: bytes, pad: bytes) -> Any:
             f"The Spark Connect server has onceforall {__version__}, and the client has {version}. "
             f"Install one version on both ({_DOCUMENTATION})."
         )
-    carried: _Carried = cloudpickle.loads(_combined(body, pad))
+    try:
+        carried: _Carried = cloudpickle.loads(_combined(body, pad))
+    except OnceForAllError:
+        raise
+    except Exception as error:
+        raise ExecutorCheckError(
+            "The Python of the Spark Connect server can't make the query's functions and sinks "
+            f"anew: {described(error)}. No data has moved. Install the module that they come from "
+            "on the server and on every executor, in the client's version, or register it with "
+            f"pyspark.cloudpickle.register_pickle_by_value on the client ({_DOCUMENTATION})."
+        ) from error
     sinks = {
         name: sink.restored(carried.secrets[name], carried.driver_only[name])
         for name, sink in carried.sinks.items()
@@ -208,7 +227,7 @@ def plain_error(error: Exception) -> OnceForAllError | None:
     server; None: it is another one.
     """
     text = text_of(error)
-    if "No module named 'onceforall" in text:
+    if _LACKS_US.search(text):
         return ExecutorCheckError(
             "The Python of the Spark Connect server can't import onceforall, or not this version. "
             f"No data has moved. Install onceforall {__version__} there, for the Python that the "

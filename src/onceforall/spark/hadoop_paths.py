@@ -131,7 +131,7 @@ def absolute_location(spark: SparkSession, location: str) -> str:
     if found.scheme is not None or found.authority is not None or found.path.startswith("/"):
         return location
     if is_connect(spark):
-        check_absolute(location)
+        check_absolute(f"The checkpoint {location_shown(location)}", location)
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001
     return str(
@@ -139,8 +139,12 @@ def absolute_location(spark: SparkSession, location: str) -> str:
     )
 
 
-def check_absolute(location: str) -> None:
-    """Refuse a checkpoint's relative location in a client of Spark Connect.
+def check_absolute(what: str, location: str) -> None:
+    """Refuse a relative location in a client of Spark Connect.
+
+    Args:
+        what: what it is, for the error.
+        location: as the user wrote it.
 
     Raises:
         OptionError: it is relative, or no path for Hadoop.
@@ -148,9 +152,8 @@ def check_absolute(location: str) -> None:
     found = split(location)
     if found.scheme is None and found.authority is None and not found.path.startswith("/"):
         raise OptionError(
-            f"The checkpoint {location_shown(location)} is a relative path. With Spark Connect it "
-            "would be one of the server's working folder, which the client can't know. Write it in "
-            "full."
+            f"{what} is a relative path. With Spark Connect it would be one of the server's "
+            "working folder, which the client can't know. Write it in full."
         )
 
 

@@ -1,18 +1,28 @@
 """The Pravega sink on a real server: what becomes of transactions, and what is refused."""
 
 import copy
+import itertools
 import pickle
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import onceforall as ofa
-from onceforall.common.pravega.controller import Ping, State
+from onceforall.common.pravega.answers import NoAnswerError
+from onceforall.common.pravega.controller import Controller, Ping, State
+from onceforall.common.pravega.messages import message
+from onceforall.common.pravega.names import StreamName
 from onceforall.embedded import EmbeddedPravega
+from onceforall.protocol.entries import Target
+from onceforall.protocol.identity import judge
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import TaskAttempt
 from onceforall.sinks.pravega import PravegaSink, target
+from onceforall.sinks.pravega.columns import pravega_columns
 from onceforall.sinks.pravega.target import FORGOTTEN_FROM
 from support.pravega import EventStream
 from support.waiting import until
@@ -26,6 +36,11 @@ def rows(numbers, keys=None):
     if keys is not None:
         columns["routingKey"] = pa.array(keys, pa.string())
     return pa.RecordBatch.from_pydict(columns)
+
+
+def schema_of(*columns):
+    kinds = {"STRING": StringType(), "INT": IntegerType()}
+    return StructType([StructField(name, kinds[kind]) for name, kind in map(str.split, columns)])
 
 
 def attempt(slot=0, generation=1):
@@ -174,6 +189,109 @@ def test_a_stream_that_was_made_again_has_another_identity(events_stream):
     assert sink.identity(None) not in (None, first)
 
 
+def test_a_stream_is_another_one_when_it_alone_was_made_again_and_only_then(events_stream):
+    """The id beside it stays where it is."""
+    stream = events_stream()
+    sink = sink_of(stream)
+    first = sink.identity(None)
+    stream.put(20)
+    stream.scale(4)
+    stream.controller.truncate_stream(
+        stream.name, {each.number: 0 for each in stream.controller.segments(stream.name)}
+    )
+    stream.scale(2)
+    assert sink.identity(None) == first
+    stream.seal()
+    assert sink.identity(None) == first
+    for _ in range(2):
+        stream.make_again()
+        sink.check(None)
+        made = sink.identity(None)
+        refusal = judge({"out": Target(first, 3)}, {"out": made})
+        assert refusal is not None
+        assert "first_segment" in refusal.message
+        assert made["id"] == first["id"]
+        first = made
+
+
+def test_what_a_log_without_the_first_segment_knows_is_compared(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    found = sink.identity(None)
+    assert judge({"out": Target({"id": found["id"]}, 3)}, {"out": found}) is None
+    (confirmed,) = sink.confirm([prepared(sink, [1])])
+    assert confirmed["identity"] == found
+    old = {key: value for key, value in confirmed.items() if key != "first_segment"}
+    assert list(sink.commit(None, [old]).completed) == [old]
+
+
+def test_a_half_committed_batch_of_a_stream_that_was_made_again_is_in_doubt(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    confirmed = sink.confirm([prepared(sink, [1]), prepared(sink, [2], slot=1)])
+    sink.commit(None, confirmed[:1])
+    stream.make_again()
+    report = sink_of(stream).commit(None, confirmed)
+    assert (report.completed, report.lost) == ((), ())
+    assert [each.committable for each in report.in_doubt] == confirmed
+    assert "deleted and made again" in report.in_doubt[0].reason
+    stream.controller.delete_stream(stream.name)
+    report = sink.commit(None, confirmed)
+    assert "it was deleted" in report.in_doubt[1].reason
+    with pytest.raises(ofa.AttemptFailedError, match="was deleted while"):
+        sink.confirm(confirmed)
+
+
+def test_a_stream_that_is_sealed_is_named_as_such(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    confirmed = sink.confirm([prepared(sink, [1])])
+    stream.seal()
+    until_it_is(stream, confirmed[0], State.ABORTED)
+    with pytest.raises(ofa.SinkCheckError, match="is sealed") as refused:
+        sink.check(None)
+    assert "lease" not in str(refused.value)
+    with pytest.raises(ofa.AttemptFailedError, match="ABORTED.* is sealed"):
+        sink.confirm(confirmed)
+    (lost,) = sink.commit(None, confirmed).lost
+    assert "sealed" in lost.reason
+    assert "lease" not in lost.reason
+
+
+def test_first_starts_at_the_same_moment_find_one_identity(events_stream):
+    stream = events_stream()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: sink_of(stream).identity(None), range(8)))
+    assert found == [found[0]] * 8
+
+
+@pytest.mark.parametrize(("creating", "is_there"), [(3, True), (10**6, False)])
+def test_a_stream_that_is_being_created_is_waited_for(creating, is_there):
+    asked = itertools.count()
+
+    class Answering(grpc.GenericRpcHandler):
+        def service(self, details):
+            return grpc.unary_unary_rpc_method_handler(self.answer)
+
+        def answer(self, request, context):
+            if next(asked) < creating:
+                context.abort(grpc.StatusCode.INTERNAL, "Stream: t State: CREATING")
+            return message("Exists")(exists=True).SerializeToString()
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Answering()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        controller = Controller(f"127.0.0.1:{port}", deadline_s=0.5 if not is_there else 30)
+        if is_there:
+            assert controller.exists(StreamName("s", "t"))
+        else:
+            with pytest.raises(NoAnswerError, match="CREATING"):
+                controller.exists(StreamName("s", "t"))
+    finally:
+        server.stop(None)
+
+
 @pytest.mark.long
 def test_a_frozen_server_is_unavailable_and_the_commit_is_done_behind_it(monkeypatch):
     monkeypatch.setattr("onceforall.common.pravega.controller._DEADLINE_S", 1.0)
@@ -231,6 +349,31 @@ def test_what_has_ended_is_forgotten_up_to_what_is_open(events_stream):
     with target.Beside(stream.controller, noted._beside) as beside:
         assert len(beside.events()) == 2
     assert [each["txn"] for each in noted.still_open()] == [still["txn"]]
+
+
+@pytest.mark.parametrize(
+    "foreign", [b"\xff\xfe", b"[]", b'{"name": "n", "txn": "no id"}', b"{}", b"[" * 100_000]
+)
+def test_what_a_stranger_has_noted_is_passed_over(events_stream, foreign, caplog):
+    stream = events_stream()
+    sink = sink_of(stream)
+    with target.Beside(stream.controller, stream.noted()._beside) as beside:
+        beside.add(foreign)
+    committable = prepared(sink, [1])
+    assert sink.recover(Sweep(QUERY, "out", generation=2, spared=frozenset())) == 1
+    assert state(stream, committable) in {State.ABORTING, State.ABORTED}
+    assert "not one of the sink's" in caplog.text
+
+
+def test_bytes_that_are_no_events_where_transactions_are_noted_are_named(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    with target.Beside(stream.controller, stream.noted()._beside) as beside:
+        writer = uuid.uuid4()
+        beside._store.begin_append(beside._segment, writer)
+        beside._store.append_at_end(beside._segment, writer, 1, b"a line of text\n")
+    with pytest.raises(ofa.SinkUnavailableError, match=r"onceforall-open.*Delete that stream"):
+        sink.recover(Sweep(QUERY, "out", generation=2, spared=frozenset()))
 
 
 def test_a_run_that_commits_much_forgets_what_has_ended(events_stream, monkeypatch):
@@ -302,6 +445,9 @@ def test_a_transaction_that_was_aborted_takes_no_rows(events_stream):
         ({"stream": "_x"}, "stream='_x' is no name"),
         ({"stream": "x" * 240}, "at most 239"),
         ({"lease_s": 0}, "lease_s"),
+        ({"lease_s": 0.0001}, "lease_s"),
+        ({"lease_s": 1e18}, "lease_s"),
+        ({"lease_s": 10**400}, "lease_s"),
     ],
 )
 def test_wrong_arguments_are_named(wrong, match):
@@ -309,6 +455,22 @@ def test_wrong_arguments_are_named(wrong, match):
     with pytest.raises(ofa.OptionError, match=match) as told:
         PravegaSink(**{**right, **wrong})
     assert "secret" not in str(told.value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["routingKey", "routingkey", "ROUTINGKEY"])
+def test_a_column_is_found_in_upper_and_lower_case(spark, name):
+    rows = spark.createDataFrame([("e", "k")], f"Event STRING, `{name}` STRING")
+    written = rows.select(pravega_columns(rows.schema))
+    assert written.columns == ["event", "routingKey"]
+    assert written.first() == (b"e", "k")
+
+
+def test_a_key_column_of_another_type_or_twice_is_refused():
+    with pytest.raises(ofa.SchemaError, match="'routingkey' is of type int"):
+        pravega_columns(schema_of("event STRING", "routingkey INT"))
+    with pytest.raises(ofa.SchemaError, match="routingkey, ROUTINGKEY"):
+        pravega_columns(schema_of("event STRING", "routingkey STRING", "ROUTINGKEY STRING"))
 
 
 def test_a_sink_can_be_copied_and_pickled():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import os
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from onceforall.errors import MissingExtraError
 _SERVICE = "/io.pravega.controller.stream.api.grpc.v1.ControllerService/"
 _DEADLINE_S = 20.0
 _AGAIN = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "RESOURCE_EXHAUSTED"}
+_CREATING, _CREATING_PAUSE_S = "State: CREATING", 0.05
+"""What is said of a stream that somebody has begun to create: it exists, and has no segments yet.
+That takes a moment."""
 _OPTIONS = (
     # A proxy of the environment is for the web.
     ("grpc.enable_http_proxy", 0),
@@ -202,6 +206,28 @@ class Controller:
         found = self._ask("getCurrentSegments", _stream(stream), "SegmentRanges").segmentRanges
         return sorted(map(_range, found), key=lambda each: each.low)
 
+    def first_segment(self, stream: StreamName) -> int:
+        """Return the lowest number of the segments that a stream began with. Scaling, truncating
+        and sealing leave it as it is; a stream that was deleted and made again has a higher one,
+        for Pravega never numbers two segments of one name alike.
+
+        Raises:
+            RefusedError, NoAnswerError: as `begin`.
+        """
+        request = message("EpochRequest")(streamInfo=_stream(stream), epoch=0)
+        found = self._ask("getEpochSegments", request, "SegmentRanges").segmentRanges
+        if not found:
+            raise RefusedError(f"getEpochSegments of {stream}: none, and each stream has some")
+        return min(_range(each).number for each in found)
+
+    def is_sealed(self, stream: StreamName) -> bool:
+        """Tell whether a stream is sealed: no segment takes events then.
+
+        Raises:
+            RefusedError, NoAnswerError: as `begin`.
+        """
+        return not self.segments(stream)
+
     def head(self, stream: StreamName) -> dict[int, int]:
         """Return the stream cut where what is kept begins.
 
@@ -284,12 +310,22 @@ class Controller:
             request_serializer=type(request).SerializeToString,
             response_deserializer=message(answer).FromString,
         )
-        try:
-            return call(request, timeout=self._deadline_s)
-        except grpc.RpcError as error:
-            code, details = error.code().name, error.details()
-            kind = NoAnswerError if code in _AGAIN else RefusedError
-            raise kind(f"{method}: {code}: {details}") from None
+
+        def once(until: float) -> Any:
+            try:
+                return call(request, timeout=self._deadline_s)
+            except grpc.RpcError as error:
+                code, details = error.code().name, str(error.details())
+                is_creating = _CREATING in details
+                if is_creating and time.monotonic() < until:
+                    return None
+                kind = NoAnswerError if code in _AGAIN or is_creating else RefusedError
+                raise kind(f"{method}: {code}: {details}") from None
+
+        deadline = time.monotonic() + self._deadline_s
+        while (found := once(deadline)) is None:
+            time.sleep(_CREATING_PAUSE_S)
+        return found
 
 
 def close_channels() -> None:

@@ -51,6 +51,7 @@ _MESSAGES: dict[str, tuple[tuple[int, str, str], ...]] = {
     ),
     "Scaled": ((1, "status", "int32"), (3, "epoch", "int32")),
     "CheckScale": ((1, "streamInfo", "StreamInfo"), (2, "epoch", "int32")),
+    "EpochRequest": ((1, "streamInfo", "StreamInfo"), (2, "epoch", "int32")),
 }
 
 

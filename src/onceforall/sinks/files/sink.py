@@ -209,6 +209,11 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
         told = self._on_new_partitions
         return {} if told is None else {"on_new_partitions": told}
 
+    @property
+    def local_paths(self) -> Sequence[str]:
+        """Its folder, if that is a local one."""
+        return [self._given.location] if isinstance(self._given, LocalTarget) else []
+
     def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> FileSink:
         """Return this sink with the keys of its bucket, and with the function."""
         if secrets:

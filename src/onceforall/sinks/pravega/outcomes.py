@@ -6,7 +6,8 @@ told as such for a day after it is there. So
 
 - OPEN: commit, and look again;
 - COMMITTING: look again; COMMITTED: done, now or before;
-- ABORTING, ABORTED: lost, with no effect ever: its lease was over before somebody committed it;
+- ABORTING, ABORTED: lost, with no effect ever. Its lease was over before somebody committed it, or
+  the stream was sealed, which aborts what is open; the controller doesn't say which;
 - UNKNOWN: forgotten. Pravega doesn't say which way it went. In doubt: neither is guessed.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from onceforall.common.pravega.answers import NoAnswerError, RefusedError
 from onceforall.common.pravega.controller import Controller, Ping, State
@@ -26,6 +28,10 @@ from onceforall.sink import CommitReport, Committable, LostTransaction
 _THREADS = 16
 _PATIENCE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.2
+SEALED = (
+    "The stream is sealed, and takes no events any more. Write to another stream, under another "
+    "name of the sink."
+)
 _FORGOTTEN = (
     "Pravega doesn't know it any more: it forgets what has become of a transaction after "
     "controller.transaction.ttl.hours (24 by default). Look for the batch's rows in the stream"
@@ -67,16 +73,18 @@ class Transactions:
         """
         states = self._each(self._committed, committables)
         told = list(zip(committables, states, strict=True))
+        aborted = {State.ABORTING, State.ABORTED}
+        why = self._why_aborted() if aborted & set(states) else ""
         return CommitReport(
             completed=tuple(one for one, state in told if state is State.COMMITTED),
             lost=tuple(
                 LostTransaction(
                     one,
-                    f"Pravega has aborted transaction {one['txn']} of {self._stream}: its lease "
-                    "was over before it was committed.",
+                    f"Pravega has aborted transaction {one['txn']} of {self._stream} before it was "
+                    f"committed: {why}.",
                 )
                 for one, state in told
-                if state in {State.ABORTING, State.ABORTED}
+                if state in aborted
             ),
             in_doubt=tuple(
                 LostTransaction(one, f"Transaction {one['txn']} of {self._stream}: {_FORGOTTEN}.")
@@ -92,6 +100,17 @@ class Transactions:
             SinkUnavailableError: at least one may still be open.
         """
         self._each(self._aborted, committables)
+
+    def _why_aborted(self) -> str:
+        if self._is_sealed():
+            return "the stream is sealed, and takes no events any more"
+        return "its lease was over, or somebody has aborted it"
+
+    def _is_sealed(self) -> bool:
+        # What is reported of the transactions is known without it.
+        with suppress(NoAnswerError, RefusedError):
+            return self._controller.is_sealed(self._stream)
+        return False
 
     def _each(
         self, action: Callable[[Committable], State], committables: Sequence[Committable]
@@ -109,10 +128,15 @@ class Transactions:
         if found is Ping.DISCONNECTED:
             raise self._unavailable("the controller has lost its ZooKeeper")
         if found is not Ping.OK:
+            advice = (
+                SEALED
+                if self._is_sealed()
+                else "The attempt is repeated; if it happens again, raise lease_s and the "
+                "controller's controller.transaction.lease.count.max."
+            )
             raise AttemptFailedError(
                 f"Pravega transaction {committable['txn']} of {self._stream} is not open any more "
-                f"before the decision: {found.name}. The attempt is repeated; if it happens again, "
-                "raise lease_s and the controller's controller.transaction.lease.count.max."
+                f"before the decision: {found.name}. {advice}"
             )
         return State.OPEN
 

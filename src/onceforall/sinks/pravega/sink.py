@@ -32,7 +32,12 @@ from onceforall.common.pravega.answers import NoAnswerError, RefusedError
 from onceforall.common.pravega.controller import Controller
 from onceforall.common.threads import start_thread
 from onceforall.common.two_sided import TwoSided
-from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    OptionError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sink import (
     Capabilities,
     CommitPermit,
@@ -46,7 +51,7 @@ from onceforall.sink import (
 )
 from onceforall.sinks.pravega import target
 from onceforall.sinks.pravega.columns import pravega_columns
-from onceforall.sinks.pravega.outcomes import Transactions
+from onceforall.sinks.pravega.outcomes import SEALED, Transactions
 from onceforall.sinks.pravega.writing import PravegaWriting
 
 if TYPE_CHECKING:
@@ -91,7 +96,11 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
                 f"(<stream>{target.OPEN_SUFFIX}) could have no name. Use one of at most "
                 f"{_LONGEST_NAME}."
             )
-        self._lease_ms = int(arguments.number("lease_s", lease_s, positive=True) * 1000)
+        seconds = arguments.number("lease_s", lease_s, positive=True)
+        # Pravega's are whole milliseconds, in 64 bits.
+        if not 1 <= seconds * 1000 < 2**63:
+            raise arguments.wrong("lease_s", lease_s, "a number of seconds, as 600")
+        self._lease_ms = int(seconds * 1000)
         self._begin_driver_side()
 
     def _make_driver_side(self) -> None:
@@ -158,18 +167,18 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
     # --- on the driver ----------------------------------------------------------------------------
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Return the id that lies beside the stream.
+        """Return the id that lies beside the stream, and the number of its first segment.
 
         Raises:
             SinkCheckError: Pravega refuses.
             SinkUnavailableError: no answer.
         """
-        found = self._target_id()
-        return None if found is None else {"id": found}
+        found = self._identity()
+        return None if found is None else found.body()
 
     def check(self, start: StartInfo) -> None:  # noqa: ARG002
-        """Check that the stream is there, that transactions may have the lease, and that the id
-        beside the stream is there, or make it.
+        """Check that the stream is there and open, that transactions may have the lease, and that
+        the id beside the stream is there, or make it.
 
         Raises:
             SinkCheckError: one of these isn't so.
@@ -182,6 +191,8 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
                     f"There is no Pravega stream {self._stream}. Create it, or check the names and "
                     "the controller's address."
                 )
+            if controller.is_sealed(self._stream):
+                raise SinkCheckError(f"The Pravega stream {self._stream}: {SEALED}")
             self._try_lease(controller)
             target.make_target_id(controller, self._stream)
         except (NoAnswerError, RefusedError) as error:
@@ -203,16 +214,21 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
         it is.
 
         Raises:
-            AttemptFailedError: one isn't open any more.
+            AttemptFailedError: one isn't open any more, or the stream isn't there.
             SinkCheckError: Pravega refuses.
             SinkUnavailableError: no answer.
         """
         if not committables:
             return committables
-        found = self._target_id()
+        found = self._identity()
+        if found is None:
+            raise AttemptFailedError(
+                f"The Pravega stream {self._stream}, or what the sink keeps beside it, was deleted "
+                "while the batch was written. Make it again; the next start writes the batch."
+            )
         self._transactions().keep_open(committables, self._lease_ms)
-        noted = [{**each, "target": found} for each in committables]
-        return [{**noted[0], "identity": {"id": found}}, *noted[1:]]
+        noted = [found.of(each) for each in committables]
+        return [{**noted[0], "identity": found.body()}, *noted[1:]]
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:  # noqa: ARG002
         """Commit all of them; see module ``outcomes``.
@@ -222,23 +238,32 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
         """
         self._stopping.clear()
         try:
-            here = self._target_id()
+            here = self._identity()
         except SinkCheckError as error:
             raise SinkUnavailableError(str(error)) from error
-        elsewhere = [each for each in committables if each.get("target", here) != here]
-        ours = [each for each in committables if each not in elsewhere]
+        ours = [each for each in committables if here is not None and here.wrote(each)]
         report = self._transactions().commit(ours)
         strangers = tuple(
-            LostTransaction(
-                each,
-                f"Another Pravega answers at {self._address} than the one that the batch was "
-                f"written to, or another stream is called {self._stream}. Bring the old one back.",
-            )
-            for each in elsewhere
+            LostTransaction(each, self._why_elsewhere(here))
+            for each in committables
+            if each not in ours
         )
         self._tidy(len(ours))
         return CommitReport(
             completed=report.completed, lost=report.lost, in_doubt=(*report.in_doubt, *strangers)
+        )
+
+    def _why_elsewhere(self, here: target.Identity | None) -> str:
+        if here is None:
+            return (
+                f"The Pravega at {self._address} has no stream {self._stream}, or nothing lies "
+                "beside it: it was deleted, or another Pravega answers. What was committed before "
+                "is not known any more."
+            )
+        return (
+            f"Another Pravega answers at {self._address} than the one that the batch was written "
+            f"to, or another stream is called {self._stream}: it was deleted and made again. Bring "
+            "the old one back."
         )
 
     def _tidy(self, committed: int) -> None:
@@ -290,9 +315,9 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
     def _transactions(self) -> Transactions:
         return Transactions(self._controller(), self._stream, self._stopping.is_set)
 
-    def _target_id(self) -> str | None:
+    def _identity(self) -> target.Identity | None:
         try:
-            return target.target_id(self._controller(), self._stream)
+            return target.identity(self._controller(), self._stream)
         except (NoAnswerError, RefusedError) as error:
             raise self._trouble(error) from error
 

@@ -3,7 +3,8 @@
 ``<stream>.onceforall`` holds an id, as its first event: **the target's**. Pravega's controller
 tells no id of a cluster or a stream, and it counts its transactions' ids from 1: in a cluster that
 was built anew, the id of a decided transaction may be somebody else's. The first start makes the
-id.
+id. It stays where only the stream is deleted and made again, so the number of the stream's first
+segment belongs to the identity, too.
 
 ``<stream>.onceforall-open`` holds **who opened which transaction**, an event for each, for Pravega
 has no list of open ones: a sweep finds there what nobody decided. A task writes its event before
@@ -17,9 +18,11 @@ import itertools
 import json
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from onceforall.common.pravega.answers import RefusedError
+from onceforall.common import logs
+from onceforall.common.pravega.answers import GoneError, RefusedError
 from onceforall.common.pravega.controller import Controller, State
 from onceforall.common.pravega.names import StreamName, segment_name
 from onceforall.common.pravega.segments import SegmentStore, event_bytes, events
@@ -29,14 +32,44 @@ from onceforall.sink import Committable
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_log = logs.logger("onceforall.sinks.pravega")
+
 SUFFIX = ".onceforall"
 OPEN_SUFFIX = ".onceforall-open"
 FORGOTTEN_FROM = 200  # transactions
 _THREADS = 16
 
 
-def target_id(controller: Controller, stream: StreamName) -> str | None:
-    """Return the id that lies beside a stream; None: there is no stream, or no id yet.
+@dataclass(frozen=True)
+class Identity:
+    """What tells a stream from another one that has its name and address.
+
+    Attributes:
+        id: of the stream that lies beside it.
+        first_segment: the number of its first segment.
+    """
+
+    id: str
+    first_segment: int
+
+    def body(self) -> dict[str, Any]:
+        """Return it as the commit log has it."""
+        return {"id": self.id, "first_segment": self.first_segment}
+
+    def of(self, committable: Committable) -> dict[str, Any]:
+        """Return a committable that names the stream; see ``wrote``."""
+        return {**committable, "target": self.id, "first_segment": self.first_segment}
+
+    def wrote(self, committable: Committable) -> bool:
+        """Tell whether a committable is one of this stream, as far as it says: those of releases
+        that knew no first segment don't name it.
+        """
+        first = committable.get("first_segment", self.first_segment)
+        return bool(committable.get("target", self.id) == self.id and first == self.first_segment)
+
+
+def identity(controller: Controller, stream: StreamName) -> Identity | None:
+    """Return a stream's identity; None: there is no stream, or no id yet.
 
     Raises:
         RefusedError: Pravega doesn't say.
@@ -46,7 +79,8 @@ def target_id(controller: Controller, stream: StreamName) -> str | None:
     if not controller.exists(stream) or not controller.exists(beside):
         return None
     with Beside(controller, beside) as found:
-        return found.first()
+        made = found.first()
+    return None if made is None else Identity(made, controller.first_segment(stream))
 
 
 def make_target_id(controller: Controller, stream: StreamName) -> str:
@@ -157,8 +191,8 @@ class OpenTransactions:
         if not self._controller.exists(self._beside):
             return []
         with Beside(self._controller, self._beside) as found:
-            number, noted = found.number, found.events()
-        each = [json.loads(content) for _, content in noted]
+            number, noted = found.number, self._events(found)
+        each = [self._read(content, end) for end, content in noted]
         if not each:
             return []
         with Threads(max_workers=_THREADS) as pool:
@@ -166,10 +200,43 @@ class OpenTransactions:
         ended = len(list(itertools.takewhile(lambda state: state not in _RUNNING, states)))
         if ended >= FORGOTTEN_FROM:
             self._forget(number, noted[ended - 1][0])
-        return [one for one, state in zip(each, states, strict=True) if state is State.OPEN]
+        return [
+            one
+            for one, state in zip(each, states, strict=True)
+            if one is not None and state is State.OPEN
+        ]
 
-    def _state(self, noted: Committable) -> State:
-        return self._controller.state(self._stream, uuid.UUID(str(noted["txn"])))
+    def _events(self, beside: Beside) -> list[tuple[int, bytes]]:
+        try:
+            return beside.events()
+        except GoneError:
+            raise
+        except RefusedError as error:
+            raise RefusedError(
+                f"{self._beside}, where open transactions are noted, can't be read: {error}. "
+                "Delete that stream while no query writes; the next start makes it again, and "
+                "leases end what is open"
+            ) from error
+
+    def _read(self, content: bytes, end: int) -> Committable | None:
+        """Return what is noted in an event; None: it is a stranger's, of which nothing is open."""
+        try:
+            noted = json.loads(content)
+            return {"name": str(noted["name"]), "txn": str(uuid.UUID(str(noted["txn"])))}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            _log.warning(
+                "The event that ends at %d of %s is not one of the sink's, and is passed over: "
+                "somebody else writes to the stream where open transactions are noted. If one of "
+                "ours was damaged, its lease ends its transaction.",
+                end,
+                self._beside,
+            )
+            return None
+
+    def _state(self, noted: Committable | None) -> State:
+        if noted is None:
+            return State.UNKNOWN
+        return self._controller.state(self._stream, uuid.UUID(noted["txn"]))
 
     def _forget(self, number: int, offset: int) -> None:
         # Another driver may be at it; whoever comes next forgets more.

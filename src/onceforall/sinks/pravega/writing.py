@@ -135,8 +135,8 @@ class PravegaWriting:
     def _failed(self, error: Exception) -> AttemptFailedError:
         return AttemptFailedError(
             f"Writing to the Pravega stream {self._stream} failed: {error}. If the transaction was "
-            "gone, the batch took longer than lease_s; otherwise check the segment stores and the "
-            "controller."
+            "gone, the batch took longer than lease_s or the stream was sealed; otherwise check "
+            "the segment stores and the controller."
         )
 
 
