@@ -202,6 +202,20 @@ class Controller:
         found = self._ask("getCurrentSegments", _stream(stream), "SegmentRanges").segmentRanges
         return sorted(map(_range, found), key=lambda each: each.low)
 
+    def first_segment(self, stream: StreamName) -> int:
+        """Return the number of the first segment that a stream ever had, which stays the same and
+        tells the stream from one that was there before under its name: Pravega remembers the last
+        number that a deleted stream had, and one that is made again begins behind it.
+
+        Raises:
+            RefusedError, NoAnswerError: as `begin`.
+        """
+        request = message("EpochSegments")(streamInfo=_stream(stream), epoch=0)
+        found = self._ask("getEpochSegments", request, "SegmentRanges").segmentRanges
+        if not found:
+            raise RefusedError(f"getEpochSegments of {stream}: no segments")
+        return int(min(each.segmentId.segmentId for each in found))
+
     def head(self, stream: StreamName) -> dict[int, int]:
         """Return the stream cut where what is kept begins.
 

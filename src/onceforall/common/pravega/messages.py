@@ -31,6 +31,7 @@ _MESSAGES: dict[str, tuple[tuple[int, str, str], ...]] = {
         (3, "maxKey", "double"),
     ),
     "SegmentRanges": ((1, "segmentRanges", "*SegmentRange"),),
+    "EpochSegments": ((1, "streamInfo", "StreamInfo"), (2, "epoch", "int32")),
     "NodeUri": ((1, "endpoint", "string"), (2, "port", "int32")),
     "SegmentsRequest": ((1, "streamInfo", "StreamInfo"), (2, "timestamp", "int64")),
     "SegmentLocation": ((1, "segmentId", "SegmentId"), (2, "offset", "int64")),
