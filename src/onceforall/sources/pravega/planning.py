@@ -228,7 +228,7 @@ class Planner:
     def _say_lost(self, what: str, error: Exception | None) -> None:
         self._say(
             f"Events of the Pravega stream {self._stream} are gone that the query has not read: "
-            f"{what}; the stream was truncated",
+            f"{what}; the stream was truncated, or deleted",
             error,
         )
 
