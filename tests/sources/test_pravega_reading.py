@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import socket
+import time
 import uuid
 
 import pytest
 
 import onceforall as ofa
-from onceforall.common.pravega.names import key_place, segment_name
-from onceforall.sources.pravega.options import parse
+from onceforall.common.pravega.messages import message
+from onceforall.common.pravega.names import StreamName, key_place, segment_name
+from onceforall.common.pravega.segments import event_bytes
+from onceforall.sources.pravega.client import Segments
+from onceforall.sources.pravega.options import Access, parse
 from onceforall.sources.pravega.positions import Position, replaced
 from onceforall.sources.pravega.source import PravegaReader
 from support.source_query import SourceQuery
@@ -210,24 +215,171 @@ def test_events_that_were_truncated_before_they_were_read_stop_the_query(events_
     assert Query(stream).drain() == [[5, 6, 7]]
 
 
-def test_a_stream_that_was_made_again_is_no_continuation(events_stream):
+def seal(stream):
+    name = message("StreamInfo")(scope=stream.scope, stream=stream.stream)
+    assert stream.controller._ask("sealStream", name, "Status").status == 0
+
+
+def make_again(stream):
+    """Delete a stream and make another one with its name."""
+    stream.controller.delete_stream(stream.name)
+    stream.server.create_stream(stream.scope, stream.stream, segments=1)
+
+
+def of_before(log):
+    """Return an offset as it was before streams' first segments were noted."""
+    return [{name: value for name, value in log[-1].items() if name != "first"}]
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["running", "sealed-and-planned"])
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "old-offset"])
+def test_a_stream_that_was_made_again_is_no_continuation(events_stream, planned, noted):
+    """Each deletion seals the stream first, and a plan may fall between."""
+    stream = events_stream(segments=1)
+    stream.put(3)
+    query = Query(stream)
+    query.plan()
+    if planned:
+        seal(stream)
+        query.plan()
+        assert query.log[-1]["segments"]["0"]["closed"]
+    make_again(stream)
+    stream.put(5)
+    log = query.log if noted else of_before(query.log)
+    with pytest.raises(ofa.DataLossError, match="was deleted and made again, with segment 1 first"):
+        Query(stream, log).plan()
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "old-offset"])
+def test_a_query_that_has_read_nothing_of_a_sealed_stream_sees_that_it_was_made_again(
+    events_stream, noted
+):
+    stream = events_stream(segments=1)
+    seal(stream)
+    query = Query(stream, startingPosition="LATEST")
+    query.plan()
+    assert query.log[-1]["segments"] == {}
+    assert not query.plan()
+    make_again(stream)
+    log = query.log if noted else of_before(query.log)
+    with pytest.raises(ofa.DataLossError, match="is not the one that the query has read"):
+        Query(stream, log, startingPosition="LATEST").plan()
+
+
+def test_a_stream_that_has_scaled_and_forgotten_its_beginning_is_the_same(events_stream):
+    stream = events_stream(segments=2)
+    stream.put(4)
+    query = Query(stream)
+    query.drain()
+    for segments in (3, 2):
+        stream.scale(segments)
+        query.drain()
+    kept = {each.number: 0 for each in stream.controller.segments(stream.name)}
+    stream.controller.truncate_stream(stream.name, kept)
+    stream.put(4)
+    for log in (query.log, of_before(query.log)):
+        assert [sorted(batch) for batch in Query(stream, log).drain()] == [[4, 5, 6, 7]]
+
+
+def test_one_start_that_accepts_the_loss_goes_on_with_the_stream_that_was_made_again(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(3)
+    query = Query(stream)
+    query.plan()
+    make_again(stream)
+    stream.put(2)
+    query = Query(stream, query.log, failOnDataLoss="false")
+    assert query.drain() == [[3, 4]]
+    stream.put(2)
+    query = Query(stream, query.log)
+    assert query.drain() == [[5, 6]]
+    assert query.numbers(1) == [3, 4]
+
+
+def test_a_stream_that_is_shorter_than_what_was_read_of_it_is_another_one(events_stream):
+    """A cluster that was built anew has segments with the same names."""
+    stream = events_stream(segments=1)
+    stream.put(3)
+    longer = [{"version": 1, "stream": str(stream.name), "first": 0, "segments": {}}]
+    longer[0]["segments"] = {"0": {"offset": 90}}
+    with pytest.raises(ofa.DataLossError, match="segment 0 ends at 27, and the query has read it"):
+        Query(stream, longer).plan()
+    query = Query(stream, longer, failOnDataLoss="false")
+    assert query.drain() == [[0, 1, 2]]
+    stream.put(2)
+    assert Query(stream, query.log).drain() == [[3, 4]]
+    assert query.numbers(1) == [0, 1, 2]
+
+
+def test_a_segment_that_was_read_to_its_end_and_goes_on_is_another_ones(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(3)
+    closed = [{"version": 1, "stream": str(stream.name), "first": 0, "segments": {}}]
+    closed[0]["segments"] = {"0": {"offset": 18, "closed": True}}
+    with pytest.raises(ofa.DataLossError, match="segment 0 doesn't end at 18"):
+        Query(stream, closed).plan()
+    query = Query(stream, closed, failOnDataLoss="false")
+    assert query.drain() == [[0, 1, 2]]
+
+
+def test_a_planned_batch_that_a_shorter_stream_does_not_have_is_lost(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(3)
+    begin = {"version": 1, "stream": str(stream.name), "first": 0}
+    log = [begin | {"segments": {"0": {"offset": end}}} for end in (9, 90)]
+    with pytest.raises(ofa.DataLossError, match="segment 0 from offset 9 to 90 .*ends at 27"):
+        Query(stream, log).rows()
+    assert Query(stream, log, failOnDataLoss="false").rows() == []
+
+
+def test_a_stream_that_is_gone_is_said_to_be_gone(events_stream):
     stream = events_stream(segments=1)
     stream.put(3)
     query = Query(stream)
     query.plan()
     stream.controller.delete_stream(stream.name)
-    stream.server.create_stream(stream.scope, stream.stream, segments=1)
-    stream.put(5)
-    with pytest.raises(ofa.DataLossError, match="made again"):
-        query.plan()
+    for options in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(ofa.SourceError, match="There is no stream .* it was deleted"):
+            Query(stream, query.log, **options).plan()
+
+
+def test_available_now_ends_on_a_sealed_stream(events_stream):
+    stream = events_stream(segments=2)
+    stream.put(6)
+    seal(stream)
+    query = Query(stream)
+    for found in ([list(range(6))], []):
+        query.reader.prepareForTriggerAvailableNow()
+        assert [sorted(batch) for batch in query.drain()] == found
+        query = Query(stream, query.log)
+
+
+def write_bytes(stream, *blocks):
+    with stream.store() as store:
+        writer, segment, end = uuid.uuid4(), segment_name(stream.name, 0), 0
+        store.begin_append(segment, writer)
+        for number, block in enumerate(blocks, 1):
+            assert store.append(segment, writer, number, end, block)
+            end += len(block)
+
+
+@pytest.mark.parametrize("options", [{}, {"maxRecordsPerTrigger": "1"}], ids=["all", "one-by-one"])
+def test_an_event_above_8_mib_is_read(events_stream, options):
+    """Pravega's client for Java writes such ones with enableLargeEvents."""
+    stream = events_stream(segments=1)
+    large = bytes(range(256)) * (10 << 12)
+    every = b"".join(map(event_bytes, (b"before", large, b"behind")))
+    write_bytes(stream, *(every[at : at + (4 << 20)] for at in range(0, len(every), 4 << 20)))
+    query, found = Query(stream, **options), []
+    while query.plan():
+        found += query.rows()
+    assert [row["event"] == large for row in found] == [False, True, False]
+    assert [row["offset"] for row in found] == [0, 14, 14 + 8 + len(large)]
 
 
 def test_bytes_that_are_no_events_are_not_read(events_stream):
     stream = events_stream(segments=1)
-    with stream.store() as store:
-        writer, segment = uuid.uuid4(), segment_name(stream.name, 0)
-        store.begin_append(segment, writer)
-        assert store.append(segment, writer, 1, 0, b"plain bytes")
+    write_bytes(stream, b"plain bytes")
     query = Query(stream)
     query.plan()
     with pytest.raises(ofa.SourceError, match="no event"):
@@ -238,6 +390,22 @@ def test_a_server_that_is_away_is_asked_until_retry_seconds_are_over(events_stre
     stream = events_stream(segments=1)
     with pytest.raises(ofa.SourceUnavailableError, match="retrySeconds"):
         Query(stream, controller="tcp://127.0.0.1:1", retrySeconds="0.3").plan()
+
+
+def test_a_server_that_is_silent_is_given_up_when_retry_seconds_are_over():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        name = StreamName("tests", "s")
+        segments = Segments(Access(f"127.0.0.1:{port}", name, retry_s=1.0))
+        segments._places[0] = ("127.0.0.1", port)
+        for question in (
+            lambda: segments.ask(lambda controller: controller.first_segment(name)),
+            lambda: segments.info(0),
+        ):
+            began = time.monotonic()
+            with pytest.raises(ofa.SourceUnavailableError, match="for 1 s"):
+                question()
+            assert time.monotonic() - began < 8
 
 
 def test_a_checkpoint_of_another_stream_or_a_later_release_is_refused(events_stream):

@@ -47,7 +47,7 @@ _PIECE_BYTES = 1 << 20
 HEADER = struct.Struct(">iI")
 HEADER_BYTES = HEADER.size
 LONGEST_EVENT = 8 * 1024 * 1024
-"""What Pravega's clients take at most."""
+"""What Pravega's clients write at most, but for Java's with ``enableLargeEvents``."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,12 @@ def event_bytes(content: bytes) -> bytes:
     return HEADER.pack(0, len(content)) + content
 
 
-def events(data: bytes) -> Iterator[tuple[int, bytes]]:
+def events(data: bytes, longest: int = LONGEST_EVENT) -> Iterator[tuple[int, bytes]]:
     """Yield the whole events at the beginning of some bytes, each with the place where it ends.
+
+    Args:
+        data: the bytes.
+        longest: how long an event may be.
 
     Raises:
         RefusedError: there is no event.
@@ -266,12 +270,23 @@ def events(data: bytes) -> Iterator[tuple[int, bytes]]:
     at, end = 0, len(data)
     while end - at >= HEADER_BYTES:
         kind, size = HEADER.unpack_from(data, at)
-        if kind != 0 or size > LONGEST_EVENT:
+        if kind != 0 or size > longest:
             raise RefusedError("what stands there is no event: was it written as a byte stream?")
         if end - at - HEADER_BYTES < size:
             return
         at += HEADER_BYTES + size
         yield at, data[at - size : at]
+
+
+def bytes_missing(data: bytes) -> int:
+    """Return how many bytes are missing of the event that some bytes begin; at least one.
+
+    Args:
+        data: no whole event.
+    """
+    if len(data) < HEADER_BYTES:
+        return 1
+    return int(HEADER.unpack_from(data)[1]) + HEADER_BYTES - len(data)
 
 
 def _text(value: str) -> bytes:

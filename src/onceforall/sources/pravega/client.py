@@ -16,6 +16,8 @@ from onceforall.sources.pravega.options import Access
 T = TypeVar("T")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
+# For how long one answer is waited for.
+_SHORTEST_S, _CONTROLLER_S, _STORE_S = 1.0, 20.0, 30.0
 
 
 class Segments:
@@ -23,7 +25,8 @@ class Segments:
 
     def __init__(self, access: Access) -> None:
         """Nothing is asked yet."""
-        self._access, self._controller = access, Controller(access.address)
+        self._access = access
+        self._controller = Controller(access.address, self._deadline(_CONTROLLER_S))
         self._stores: dict[tuple[str, int], SegmentStore] = {}
         self._places: dict[int, tuple[str, int]] = {}
 
@@ -68,8 +71,18 @@ class Segments:
             self._places[number] = self._controller.store_of(self._access.stream, number)
         where = self._places[number]
         if where not in self._stores:
-            self._stores[where] = SegmentStore(*where)
+            self._stores[where] = SegmentStore(*where, self._deadline(_STORE_S))
         return self._stores[where]
+
+    def _deadline(self, longest: float) -> float:
+        # An answer that comes after retrySeconds is of no use.
+        return min(longest, max(_SHORTEST_S, self._access.retry_s))
+
+    def _is_gone(self) -> bool:
+        try:
+            return not self._controller.exists(self._access.stream)
+        except (NoAnswerError, RefusedError):
+            return False
 
     def _again(self, what: Callable[[], T]) -> T:
         deadline, pause = time.monotonic() + self._access.retry_s, _FIRST_PAUSE_S
@@ -79,6 +92,13 @@ class Segments:
             except GoneError:
                 raise
             except RefusedError as error:
+                if self._is_gone():
+                    raise SourceError(
+                        f"There is no stream {self._access.stream} at {self._access.address}: it "
+                        "was deleted, or has another name, or the address is another Pravega's. "
+                        "Correct the options, or make the stream again and start the query with a "
+                        "new checkpoint; what a deleted stream had is gone."
+                    ) from error
                 raise SourceError(
                     f"Pravega refuses to give the stream {self._access.stream}: {error}. Check the "
                     "controller's address, the stream's name, and that it is a Pravega of release "

@@ -23,6 +23,10 @@ from onceforall.sources.spark_reader import Limits
 _log = logger(__name__)
 
 
+class _AnotherStreamError(Exception):
+    """The stream at the address isn't the one that the query has read."""
+
+
 @dataclass(frozen=True)
 class Cut:
     """Where the stream ended at a moment, by the segments that took events then."""
@@ -34,7 +38,8 @@ class Cut:
         if number in self.ends:
             return min(end, self.ends[number])
         # A number's upper half is the epoch that made the segment: it came before these, or later.
-        return end if number >> 32 <= max(self.ends) >> 32 else 0
+        # A stream without ends was sealed: nothing comes later.
+        return end if not self.ends or number >> 32 <= max(self.ends) >> 32 else 0
 
 
 class Planner:
@@ -77,8 +82,33 @@ class Planner:
                 f"{self._stream}. Start it with the stream that the checkpoint is of, or with a "
                 "new checkpoint."
             )
+        first = self._segments.ask(lambda controller: controller.first_segment(self._stream))
+        try:
+            self._check_stream(start, first)
+            found = None if start.stream else self._beginning()
+            return self._planned(start, first, found, limits, until)
+        except _AnotherStreamError as error:
+            self._say(
+                f"The Pravega stream {self._stream} is not the one that the query has read: "
+                f"{error}. What the query had not read of that one is gone",
+                error,
+            )
+        # What is there is all new.
+        kept = self._segments.ask(lambda controller: controller.head(self._stream))
+        anew = Offset(str(self._stream), first=first, again=start.again + 1)
+        return self._planned(anew, first, _beginnings(kept), limits, until)
+
+    def _planned(
+        self,
+        start: Offset,
+        first: int,
+        found: Mapping[int, Position] | None,
+        limits: Limits,
+        until: Cut | None,
+    ) -> Offset:
+        """Return where a batch ends that begins at ``found``; None: at the start's own segments."""
         begun = {number: each.begun() for number, each in start.segments.items()}
-        found: dict[int, Position] = dict(begun) if start.stream else self._beginning()
+        found = begun if found is None else found
         looked_at: set[int] = set()
         while True:
             # Also what was closed when the batch began may have successors.
@@ -95,7 +125,37 @@ class Planner:
             looked_at |= set(fresh)
         if start.stream and found == begun:
             return start
-        return Offset(str(self._stream), found)
+        return Offset(str(self._stream), found, first, start.again)
+
+    def _check_stream(self, start: Offset, first: int) -> None:
+        """Look whether the stream is the one that an offset is of.
+
+        Raises:
+            _AnotherStreamError: it isn't, as far as can be told.
+        """
+        if start.stream is None:
+            return
+        if not start.is_of(first):
+            raise _AnotherStreamError(f"it was deleted and made again, with segment {first} first")
+        if not start.segments and self._takes_events():
+            raise _AnotherStreamError("that one was sealed, and this one takes events")
+        for number, each in start.segments.items():
+            if each.closed and not self._has_ended(number, each.offset):
+                raise _AnotherStreamError(
+                    f"segment {number} doesn't end at {each.offset}, where the query has read its "
+                    "end; was the cluster built anew, or is it another one?"
+                )
+
+    def _has_ended(self, number: int, end: int) -> bool:
+        """Tell whether a segment has ended there, or was truncated since."""
+        try:
+            info = self._segments.info(number)
+        except GoneError:
+            return bool(self._following(number)) or not self._takes_events()
+        return info.sealed and info.end == end
+
+    def _takes_events(self) -> bool:
+        return bool(self._segments.ask(lambda controller: controller.segments(self._stream)))
 
     def _beginning(self) -> dict[int, Position]:
         where = self._options.start
@@ -113,7 +173,7 @@ class Planner:
                     f"startingPosition is no stream cut of {self._stream}: the segments that it "
                     "names don't have each routing key once. Name all segments of one moment."
                 )
-        return {number: Position(offset, first=offset) for number, offset in cut.items()}
+        return _beginnings(cut)
 
     def _check_given(self, number: int, offset: int) -> None:
         try:
@@ -147,6 +207,11 @@ class Planner:
             self._say_lost(f"segment {number} from offset {position.offset} on ({error})", error)
             return replace(position, closed=True)
         offset = position.offset
+        if offset > info.end:
+            raise _AnotherStreamError(
+                f"segment {number} ends at {info.end}, and the query has read it to {offset}; was "
+                "the cluster built anew, or is it another one?"
+            )
         if offset < info.start:
             self._say_lost(f"segment {number} from offset {offset} to {info.start}", None)
             offset = info.start
@@ -161,13 +226,16 @@ class Planner:
         return replace(position, offset=end, closed=info.sealed and end == info.end)
 
     def _say_lost(self, what: str, error: Exception | None) -> None:
-        said = (
+        self._say(
             f"Events of the Pravega stream {self._stream} are gone that the query has not read: "
-            f"{what}; the stream was truncated, or made again"
+            f"{what}; the stream was truncated, or deleted",
+            error,
         )
+
+    def _say(self, said: str, error: Exception | None) -> None:
         if self._options.fail_on_data_loss:
             raise lost(said) from error
-        _log.warning("%s. The query goes on without them, as failOnDataLoss=false says.", said)
+        _log.warning("%s. The query goes on with the rest, as failOnDataLoss=false says.", said)
 
     def _limited(self, number: int, start: int, end: int, limits: Limits, parts: int) -> int:
         """Return the end of the last event within the limits, of which each segment has its part;
@@ -192,3 +260,7 @@ class Planner:
     def _following(self, number: int) -> dict[int, tuple[int, ...]]:
         found = self._segments.ask(lambda controller: controller.successors(self._stream, number))
         return {each.number: each.predecessors for each in found}
+
+
+def _beginnings(cut: Mapping[int, int]) -> dict[int, Position]:
+    return {number: Position(offset, first=offset) for number, offset in cut.items()}

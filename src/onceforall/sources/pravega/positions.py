@@ -2,7 +2,7 @@
 
 An offset is a stream cut, with what is needed to go on from it::
 
-    {"version": 1, "stream": "clicks/events", "segments": {
+    {"version": 1, "stream": "clicks/events", "first": 0, "segments": {
         "0": {"offset": 4096, "closed": true},
         "4294967297": {"offset": 128, "from": 0}}}
 
@@ -11,6 +11,12 @@ for ever, and a replay reads them again. ``{"version": 1}`` alone is the beginni
 looked at yet. It is the same at each start, which matters: Spark doesn't store the first batch's
 beginning, but asks for it again when it replays that batch. So the end in which a segment comes
 first carries, as ``from``, where it begins in it.
+
+``first`` is the number of the stream's first segment. A stream that is deleted and made again under
+its name has another one, for Pravega goes on counting. Where a query goes on with such a stream
+nevertheless, ``again`` counts how often it did: segments that it begins anew are then no
+continuation of those before, though they may have the same numbers. Offsets without ``first`` were
+written before it was noted.
 """
 
 from __future__ import annotations
@@ -57,22 +63,45 @@ class Position:
 
 @dataclass(frozen=True)
 class Offset:
-    """How far a query has read a stream, by its segments' numbers."""
+    """How far a query has read a stream, by its segments' numbers.
+
+    Attributes:
+        stream: its name; None: nothing was looked at yet.
+        segments: the positions.
+        first: the number of the stream's first segment; None: it wasn't noted then.
+        again: how often the query has begun anew with a stream that isn't the one from before.
+    """
 
     stream: str | None = None
     segments: Mapping[int, Position] = field(default_factory=dict)
+    first: int | None = None
+    again: int = 0
+
+    def is_of(self, first: int) -> bool:
+        """Tell whether this is an offset of the stream that has this first segment.
+
+        Args:
+            first: the segment's number.
+        """
+        if self.first is not None:
+            return self.first == first
+        # A number's lower half counts through all epochs.
+        return all(number & 0xFFFFFFFF >= first for number in self.segments)
 
     def to_json(self) -> dict[str, Any]:
         """Return Spark's offset."""
         if self.stream is None:
             return {"version": VERSION}
-        return {
+        every = {
             "version": VERSION,
             "stream": self.stream,
+            "first": self.first,
+            "again": self.again or None,
             "segments": {
                 str(number): self.segments[number].to_json() for number in sorted(self.segments)
             },
         }
+        return {name: value for name, value in every.items() if value is not None}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Offset:
@@ -93,6 +122,8 @@ class Offset:
                 int(number): Position.from_json(each)
                 for number, each in found.get("segments", {}).items()
             },
+            found.get("first"),
+            found.get("again", 0),
         )
 
 
@@ -114,7 +145,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
     """
     found = []
     for number, position in end.segments.items():
-        before = start.segments.get(number)
+        before = start.segments.get(number) if start.again == end.again else None
         begin = position.first if before is None else before.offset
         if begin is None or begin > position.offset:
             raise SourceError(

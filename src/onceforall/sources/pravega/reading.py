@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from onceforall.common.logs import logger
 from onceforall.common.pravega.answers import GoneError, RefusedError
-from onceforall.common.pravega.segments import HEADER_BYTES, events
+from onceforall.common.pravega.segments import HEADER_BYTES, bytes_missing, events
 from onceforall.errors import DataLossError, SourceError
 from onceforall.sources.arrow_batches import in_batches
 from onceforall.sources.pravega.client import Segments
@@ -25,7 +25,8 @@ SCHEMA = "event BINARY, stream STRING, segmentId LONG, offset LONG"
 
 
 def walk(segments: Segments, number: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the events between two offsets of a segment, each with the offset where it ends.
+    """Yield the events between two offsets of a segment, each with the offset where it ends,
+    however large they are.
 
     Args:
         segments: reads them.
@@ -37,15 +38,15 @@ def walk(segments: Segments, number: int, start: int, end: int) -> Iterator[tupl
         GoneError: some are there no more.
         SourceError: there are no events, or Pravega doesn't answer.
     """
-    held, at = b"", start
+    held, at, missing = b"", start, 1
     try:
         while at + len(held) < end:
-            behind = at + len(held)
-            held += segments.read(number, behind, min(end - behind, _PIECE_BYTES))
+            held += _read(segments, number, at + len(held), missing, end)
             used = 0
-            for used, content in events(held):
+            for used, content in events(held, longest=end - at):
                 yield at + used, content
             held, at = held[used:], at + used
+            missing = bytes_missing(held)
     except RefusedError as error:
         if isinstance(error, GoneError):
             raise
@@ -55,6 +56,15 @@ def walk(segments: Segments, number: int, start: int, end: int) -> Iterator[tupl
             f"Segment {number} has an event across offset {end}. Look who has changed the "
             "checkpoint, and whether the stream holds events, and no bytes."
         )
+
+
+def _read(segments: Segments, number: int, start: int, least: int, end: int) -> bytes:
+    """Return at least so many bytes of a segment, as far as the end."""
+    parts, at = [], start
+    while at < min(start + least, end):
+        parts.append(segments.read(number, at, min(end - at, _PIECE_BYTES)))
+        at += len(parts[-1])
+    return b"".join(parts)
 
 
 def batches(
@@ -93,7 +103,10 @@ def _rows(
     segments: Segments, access: Access, todo: Range, *, fail_on_data_loss: bool
 ) -> Iterator[tuple[object, ...]]:
     stream, start = str(access.stream), todo.start
+    if start >= todo.end:
+        return
     try:
+        _check_end(segments, todo)
         for end, content in walk(segments, todo.segment, start, todo.end):
             start = end
             yield content, stream, todo.segment, end - len(content) - HEADER_BYTES
@@ -101,7 +114,7 @@ def _rows(
         said = (
             f"Events of the Pravega stream {access.stream} are gone that a batch has: segment "
             f"{todo.segment} from offset {todo.start} to {todo.end} ({error}); the stream was "
-            "truncated"
+            "truncated, or made again"
         )
         if fail_on_data_loss:
             raise lost(said) from error
@@ -110,12 +123,20 @@ def _rows(
         yield from _rows(segments, access, rest, fail_on_data_loss=False)
 
 
+def _check_end(segments: Segments, todo: Range) -> None:
+    """Look whether a segment has what was planned: a read behind its end waits for what comes."""
+    end = segments.info(todo.segment).end
+    if end < todo.end:
+        raise GoneError(f"the segment ends at {end}: was the cluster built anew?")
+
+
 def kept_from(segments: Segments, number: int, start: int, end: int) -> int:
     """Return the offset between two at which a segment's kept events begin."""
     try:
-        return min(max(start, segments.info(number).start), end)
+        info = segments.info(number)
     except GoneError:
         return end
+    return min(max(start, info.start), end) if info.end >= end else end
 
 
 def lost(said: str) -> DataLossError:
