@@ -148,6 +148,7 @@ def _checked(content: bytes | None, key: str | None) -> bytes:
     if len(content) > LONGEST_EVENT:
         raise RefusedRecordError(
             f"A row with routingKey {shown(key)} makes an event of {len(content)} bytes, and "
-            f"{LONGEST_EVENT} are the most that Pravega's clients read. Make it smaller."
+            f"{LONGEST_EVENT} are the most that Pravega's clients write by default. Make it "
+            "smaller."
         )
     return content
