@@ -201,6 +201,13 @@ class TestInSpark:
         assert row.partitionKey == "a"
         assert json.loads(bytes(row.data)) == {"n": 1, "record_id": ready.first().record_id}
 
+    def test_columns_are_found_in_upper_and_lower_case(self, frame):
+        sink = ofa.KinesisSink("s", record_id=None)
+        rows = frame.selectExpr("user AS PARTITIONKEY", "'7' AS explicithashkey", "user AS Data")
+        written = rows.select(sink.columns(rows.schema))
+        assert written.columns == ["data", "partitionKey", "explicitHashKey"]
+        assert {row.explicitHashKey for row in written.collect()} == {"7"}
+
     @pytest.mark.parametrize(
         ("columns", "record_id", "words"),
         [
@@ -214,8 +221,10 @@ class TestInSpark:
             ),
             (["user AS partitionKey", "n AS data"], None, "Column 'data' is of type int"),
             (["user AS partitionKey"], None, "nothing but keys"),
+            (["user AS partitionkey", "n AS EXPLICITHASHKEY"], None, "'EXPLICITHASHKEY' is of"),
+            (["user AS Partitionkey", "user AS partitionkey"], None, "Rename one to 'partitionK"),
         ],
-        ids=range(6),
+        ids=range(8),
     )
     def test_columns_that_do_not_fit_are_named(self, frame, columns, record_id, words):
         sink = ofa.KinesisSink("s", record_id=record_id)

@@ -4,16 +4,14 @@
 - event (BINARY or STRING): refused
 - routingKey (STRING): rows go to any segment, also where it is null
 
-As in Spark's own queries, upper and lower case are the same: a ``routingkey`` that nobody looked at
-would cost the order of its rows. Where two columns differ in case alone, the one that is written as
-above counts.
+Upper and lower case are the same (``common.column_names``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from onceforall.common.column_names import spelled
 from onceforall.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def pravega_columns(schema: StructType) -> list[Column]:
     from pyspark.sql.types import BinaryType, StringType
 
     types = {field.name: field.dataType for field in schema.fields}
-    found = {wanted: _found(wanted, types) for wanted in ("event", "routingKey")}
+    found = {wanted: spelled(wanted, types, "Pravega") for wanted in ("event", "routingKey")}
     event, key = found["event"], found["routingKey"]
     if event is None:
         raise SchemaError(
@@ -52,18 +50,3 @@ def pravega_columns(schema: StructType) -> list[Column]:
             )
     keys = [] if key is None else [f.col(key).alias("routingKey")]
     return [f.col(event).cast("binary").alias("event"), *keys]
-
-
-def _found(wanted: str, names: Collection[str]) -> str | None:
-    """Return what a column is called in the rows.
-
-    Raises:
-        SchemaError: several are called so, each in another case.
-    """
-    alike = [name for name in names if name.lower() == wanted.lower()]
-    if len(alike) > 1 and wanted not in alike:
-        raise SchemaError(
-            f"The rows have the columns {', '.join(alike)}, and the Pravega sink takes one of them "
-            f"for its {wanted!r}. Rename one to {wanted!r}, or leave the others out."
-        )
-    return wanted if wanted in alike else next(iter(alike), None)
