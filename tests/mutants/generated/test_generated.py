@@ -89,8 +89,8 @@ def test_every_operator_finds_something_in_the_package():
 
 
 def test_each_bug_of_the_package_is_a_program_and_has_a_name_of_its_own():
-    bugs = run.bugs_in(SOURCE, ["protocol/transitions", "commit_log/stores"])
-    assert len(bugs) > 200
+    bugs = run.bugs_in(SOURCE, ["protocol/transitions"])
+    assert len(bugs) > 100
     assert len({bug.id for bug in bugs}) == len(bugs)
     for bug in bugs:
         compile(bug.applied(SOURCE), bug.file, "exec")
@@ -176,7 +176,7 @@ def test_a_sample_of_the_protocols_bugs_is_noticed_by_its_folders_tests(tmp_path
     workshop = Workshop(tmp_path / "workshop")
     files = {
         "protocol/transitions/decide.py": "tests/protocol/test_machine.py",
-        "commit_log/chains.py": "tests/commit_log/test_log.py",
+        "protocol/identity.py": "tests/protocol/test_identity.py",
     }
     for file, checks in files.items():
         bugs = [bug for bug in bugs_of(SOURCE, file) if bug.id not in load()]
