@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from commit_log.building import CLAIM, commit, content_of, open_log, put, run_batches, start
-from commit_log.stores import Actor, CountingStore, FlakyStore, MemoryStore, PoweredStore
+from commit_log.stores import Actor, CountingStore, FlakyStore, MemoryStore, PoweredStore, Wrapped
 from onceforall.commit_log import Claimed, CommitLog
 from onceforall.commit_log.chains import entry_key, leading
 from onceforall.errors import (
@@ -162,6 +162,29 @@ def test_an_entry_that_went_with_the_power_while_its_chain_was_sealed(sealed_mea
         ["CLAIM", "SEAL"] if sealed_meanwhile else ["CLAIM", "COMMIT", "SEAL"]
     )
     assert open_log(powered).is_sealed(last)
+
+
+@pytest.mark.parametrize("call", ["seal_below", "entries"])
+def test_an_entry_that_went_with_the_power_behind_the_listing_is_not_missed(call):
+    """It was the chain's last one, and nobody's decision: no backup has it."""
+
+    class GoesBehindTheListing(Wrapped):
+        def around(self, name, perform, *arguments):
+            answer = perform()
+            if (name, *arguments) == ("list", "chains/00000000"):
+                self.store.lose_power()
+            return answer
+
+    powered = PoweredStore()
+    open_log(powered).claim(CLAIM)
+    claimed = open_log(powered).claim(CLAIM).generation
+    powered.link(entry_key(0, 1), content_of(commit(0), 0, 1))
+    log = open_log(GoesBehindTheListing(powered))
+    if call == "entries":
+        assert [each.kind for _, each in log.entries(0)] == ["CLAIM"]
+    else:
+        assert log.seal_below(claimed) == EMPTY
+    assert powered.losses
 
 
 def test_a_writer_recognises_its_entry_that_a_sealer_has_made_durable():

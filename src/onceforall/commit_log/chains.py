@@ -33,6 +33,9 @@ __all__ = ["Chains", "End", "entry_key", "leading", "sealed_key"]
 
 _ENTRY_NAME = re.compile(r"([0-9]{8,})\.json", re.ASCII)
 
+_LOOKS = 3
+"""So often a chain is looked at whose last entry was listed and is gone when it is read."""
+
 
 @dataclass(frozen=True)
 class End:
@@ -144,26 +147,31 @@ class Chains:
         Raises:
             CommitLogError: the chain is damaged.
         """
-        marked = self.marked_end(generation)
-        if marked is not None:
-            return marked
-        listed = self._listed(generation)
-        index = listed[-1] if listed else 0
-        envelope = self.read(generation, index)
-        lost = bool(listed) and envelope is None
-        while envelope is not None and not isinstance(envelope.entry, Seal):
-            index += 1
+        for _ in range(_LOOKS):
+            marked = self.marked_end(generation)
+            if marked is not None:
+                return marked
+            listed = self._listed(generation)
+            index = listed[-1] if listed else 0
             envelope = self.read(generation, index)
+            if listed and envelope is None:
+                # Cleaned, which the mark says; or gone with the power, for it was not durable yet.
+                continue
+            while envelope is not None and not isinstance(envelope.entry, Seal):
+                index += 1
+                envelope = self.read(generation, index)
+            marked = self.marked_end(generation)
+            if marked is not None:
+                return marked
+            return (
+                End(index, envelope.entry)
+                if envelope is not None and isinstance(envelope.entry, Seal)
+                else None
+            )
         marked = self.marked_end(generation)
-        if marked is not None:
-            return marked
-        if lost:
+        if marked is None:
             raise self._missing(generation, index)
-        return (
-            End(index, envelope.entry)
-            if envelope is not None and isinstance(envelope.entry, Seal)
-            else None
-        )
+        return marked
 
     def ends(self, generation: int) -> tuple[str, ...]:
         """Return the names of the last two entries of a sealed chain: its SEAL, and what stands
@@ -188,6 +196,20 @@ class Chains:
                 missing before another one.
             CommitLogError: an entry follows a SEAL.
         """
+        for _ in range(_LOOKS):
+            found, lost, listed = self._looked_back(generation)
+            if not lost:
+                return found
+            if self._goes_on_behind(generation, min(lost), listed):
+                break
+        raise self._missing(generation, lost[0])
+
+    def _looked_back(
+        self, generation: int
+    ) -> tuple[list[tuple[int, Entry]] | End, list[int], list[int]]:
+        """Return what ``since_last_commit`` does, the indexes of entries that were not there, and
+        those that were listed.
+        """
         listed = self._listed(generation)
         last = listed[-1] if listed else 0
         lost = [
@@ -208,10 +230,18 @@ class Chains:
         forward = self._forward(generation, last + 1)
         marked = self.marked_end(generation)
         if marked is not None:
-            return marked
+            return marked, [], listed
         if lost:
-            raise self._missing(generation, lost[0])
-        return self._with_nothing_behind_a_seal(generation, [*reversed(backward), *forward])
+            return [], lost, listed
+        entries = [*reversed(backward), *forward]
+        return self._with_nothing_behind_a_seal(generation, entries), [], listed
+
+    def _goes_on_behind(self, generation: int, index: int, listed: list[int]) -> bool:
+        """Tell whether a chain has an entry behind one that isn't there. Where it has none, the
+        last one was listed, and went before it was read: with the power of the store's machine,
+        for it was not durable yet.
+        """
+        return any(self.exists(generation, each) for each in listed if each > index)
 
     def remaining(self, generation: int) -> list[tuple[int, Entry]]:
         """Return the entries of a chain, for people and tools: gaps where a cleaner was; a lagging
@@ -226,7 +256,7 @@ class Chains:
         forward = self._forward(generation, 0)
         end = self.marked_end(generation)
         if end is None:
-            if listed and len(forward) <= listed[-1]:
+            if self._goes_on_behind(generation, len(forward), listed):
                 raise self._missing(generation, len(forward))
             return self._with_nothing_behind_a_seal(generation, forward)
         envelopes = (self.read(generation, index) for index in listed if index < end.index)
