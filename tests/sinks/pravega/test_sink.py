@@ -265,6 +265,33 @@ def test_first_starts_at_the_same_moment_find_one_identity(events_stream):
     assert found == [found[0]] * 8
 
 
+def test_a_stream_that_somebody_else_makes_is_there_though_the_own_request_has_no_answer():
+    asked = []
+
+    class Answering(grpc.GenericRpcHandler):
+        def service(self, details):
+            return grpc.unary_unary_rpc_method_handler(getattr(self, details.method.split("/")[-1]))
+
+        def checkStreamExists(self, request, context):  # noqa: N802  Pravega's name
+            return message("Exists")(exists=len(asked) > 1).SerializeToString()
+
+        def createStream(self, request, context):  # noqa: N802
+            asked.append(request)
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "somebody else is at it")
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Answering()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        Controller(f"127.0.0.1:{port}").make_stream(StreamName("s", "t"))
+        assert len(asked) == 2
+        del asked[1:]
+        with pytest.raises(NoAnswerError, match="createStream"):
+            Controller(f"127.0.0.1:{port}", deadline_s=0).make_stream(StreamName("s", "t"))
+    finally:
+        server.stop(None)
+
+
 @pytest.mark.parametrize(("creating", "is_there"), [(3, True), (10**6, False)])
 def test_a_stream_that_is_being_created_is_waited_for(creating, is_there):
     asked = itertools.count()

@@ -26,6 +26,7 @@ from onceforall.errors import MissingExtraError
 
 _SERVICE = "/io.pravega.controller.stream.api.grpc.v1.ControllerService/"
 _DEADLINE_S = 20.0
+_CREATE_S = 2.0
 _AGAIN = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "RESOURCE_EXHAUSTED"}
 _CREATING, _CREATING_PAUSE_S = "State: CREATING", 0.05
 """What is said of a stream that somebody has begun to create: it exists, and has no segments yet.
@@ -175,6 +176,24 @@ class Controller:
         if status not in {0, 2}:
             raise RefusedError(f"createStream of {stream}: status {status}")
         return bool(status == 0)
+
+    def make_stream(self, stream: StreamName) -> None:
+        """Create a stream of one segment where there is none.
+
+        Of several that create a stream at once, each is answered later than the one before (of
+        eight, the last after 7 to 20 seconds). So it is looked for between short attempts.
+
+        Raises:
+            RefusedError, NoAnswerError: as `begin`.
+        """
+        until = time.monotonic() + self._deadline_s
+        attempt = Controller(self.address, min(_CREATE_S, self._deadline_s))
+        while not self.exists(stream):
+            try:
+                attempt.create_stream(stream, 1)
+            except NoAnswerError:  # noqa: PERF203  each is a request
+                if time.monotonic() > until:
+                    raise
 
     def delete_stream(self, stream: StreamName) -> None:
         """Seal a stream and delete it.

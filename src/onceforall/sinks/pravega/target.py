@@ -93,9 +93,7 @@ def make_target_id(controller: Controller, stream: StreamName) -> str:
     """
     beside = StreamName(stream.scope, stream.stream + SUFFIX)
     for each in (StreamName(stream.scope, stream.stream + OPEN_SUFFIX), beside):
-        # Creating what is there takes ten times as long as to ask.
-        if not controller.exists(each):
-            controller.create_stream(each, 1)
+        controller.make_stream(each)
     with Beside(controller, beside) as found:
         made = found.first()
         if made is None:
