@@ -172,6 +172,7 @@ def killing(patch, left):
         patch.setattr(ObjectClient, name, around(getattr(ObjectClient, name)))
 
 
+@pytest.mark.long
 def test_a_detachment_that_was_killed_anywhere_is_finished_by_the_same_command(
     s3_server, s3_bucket, tmp_path, monkeypatch
 ):

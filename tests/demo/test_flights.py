@@ -18,6 +18,7 @@ def test_the_whole_data_set_has_its_known_size_and_unique_ids():
     assert sum(flight.departure_delay_minutes is None for flight in flights) == 8255
 
 
+@pytest.mark.long
 def test_flights_come_in_the_order_of_their_scheduled_departure(flights):
     times = [flight.scheduled for flight in flights]
     assert times == sorted(times)

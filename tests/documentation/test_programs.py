@@ -437,6 +437,7 @@ def test_kafka_operations(world):
 
 
 @pytest.mark.kafka
+@pytest.mark.long
 def test_torn_transactions(world):
     """The late EndTxn is taken for the next transaction's: the broker answers that it is
     committed."""

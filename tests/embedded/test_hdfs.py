@@ -66,6 +66,7 @@ def test_it_listens_on_loopback_alone(hdfs_server):
     assert hdfs_server.port in {address.port for address in listening}
 
 
+@pytest.mark.long
 def test_it_ends_when_its_parent_is_killed_and_a_stop_removes_its_temporary_folder(tmp_path):
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom onceforall.embedded import EmbeddedHdfs\n"
@@ -96,6 +97,7 @@ def test_a_taken_port_is_named():
         EmbeddedHdfs(port=-1)
 
 
+@pytest.mark.long
 def test_a_folder_that_is_no_hdfs_is_shown_with_the_log_and_nothing_is_left(tmp_path):
     (tmp_path / "formatted").write_text("")
     server = EmbeddedHdfs(data_dir=tmp_path)

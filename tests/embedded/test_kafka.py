@@ -118,6 +118,7 @@ def test_a_failing_block_stops_the_broker_too():
     assert not psutil.pid_exists(pids[0])
 
 
+@pytest.mark.long
 def test_a_killed_broker_comes_back_at_its_address_with_its_records(own_broker):
     own_broker.create_topic("kept")
     produce(own_broker, "kept", b"before")
@@ -143,6 +144,7 @@ def test_a_client_reconnects_after_a_restart(own_broker):
     assert consume(own_broker, "kept", 2) == [b"before", b"after"]
 
 
+@pytest.mark.long
 def test_a_frozen_broker_answers_nothing_until_it_is_thawed(own_broker):
     own_broker.freeze()
     assert own_broker.is_running
@@ -267,6 +269,7 @@ def test_a_killed_parent_takes_its_broker_along_and_an_ended_thread_does_not():
         subprocess.run(["rm", "-r", folder], check=True)
 
 
+@pytest.mark.long
 def test_a_parent_that_ends_without_stop_leaves_neither_broker_nor_folder():
     parent, pid, folder = start_parent("")
     parent.communicate(timeout=60)
@@ -286,6 +289,7 @@ def test_a_forked_child_cannot_stop_its_parents_broker(broker):
     assert broker_answers(broker.port)
 
 
+@pytest.mark.long
 def test_a_stopped_broker_refuses_clients(own_broker):
     port = own_broker.port
     own_broker.stop()

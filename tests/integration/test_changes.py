@@ -25,6 +25,10 @@ from support.secured_broker import PASSWORD, Secured
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 BOTH = pytest.mark.parametrize("doubt", ["decided", "undecided"])
+# Where the change has nothing to do with who is swept.
+DECIDED = pytest.mark.parametrize(
+    "doubt", ["decided", pytest.param("undecided", marks=pytest.mark.long)]
+)
 CRASH = {"decided": "append_commit.after", "undecided": "append_commit.before"}
 
 
@@ -122,7 +126,7 @@ def place(broker, topic, source, tmp_path):
     return Place(broker, topic, source, tmp_path / "checkpoint")
 
 
-@BOTH
+@DECIDED
 def test_a_sink_is_added(place, run, doubt):
     one, two = place.topic(), place.topic()
     place.crash(place.query(("one", place.sink(one))), doubt)
@@ -172,7 +176,7 @@ def test_what_a_renamed_sink_left_undecided_is_swept_under_its_new_name(place, r
     place.assert_complete(out=(out, range(1, 7)))
 
 
-@BOTH
+@DECIDED
 def test_sinks_are_reordered(place, run, doubt):
     one, two = place.topic(), place.topic()
     place.crash(place.query(("one", place.sink(one)), ("two", place.sink(two))), doubt)
@@ -214,7 +218,7 @@ def test_the_transactional_id_prefix_is_changed_and_the_old_one_is_swept(place, 
     place.assert_complete(out=(out, range(1, 7)))
 
 
-@BOTH
+@DECIDED
 def test_the_delivery_is_changed(place, run, doubt):
     out = place.topic()
     place.crash(place.query(("out", place.sink(out))), doubt)
@@ -228,7 +232,7 @@ def secured():
         yield Secured(kafka)
 
 
-@BOTH
+@DECIDED
 def test_the_password_is_rotated(secured, source, run, doubt, tmp_path):
     place = Place(secured.kafka, secured.topic, source, tmp_path / "checkpoint")
     out, user = place.topic(), f"u{uuid.uuid4().hex[:6]}"
@@ -249,7 +253,7 @@ def test_the_password_is_rotated(secured, source, run, doubt, tmp_path):
     place.assert_complete(out=(out, range(1, 7)))
 
 
-@BOTH
+@DECIDED
 def test_the_number_of_tasks_of_a_query_without_state_is_changed(place, run, doubt):
     out = place.topic(partitions=3)
     place.crash(
@@ -261,7 +265,7 @@ def test_the_number_of_tasks_of_a_query_without_state_is_changed(place, run, dou
     place.assert_complete(out=(out, range(1, 7)))
 
 
-@BOTH
+@DECIDED
 def test_the_number_of_shuffle_partitions_of_a_query_with_state_is_changed(
     place, run, doubt, spark, caplog
 ):
@@ -307,7 +311,7 @@ def test_two_queries_to_one_topic_with_something_in_doubt_touch_only_their_own(
     assert values(place.servers, out) == sorted(f"v{n}" for n in range(1, 7) for _ in range(2))
 
 
-@BOTH
+@DECIDED
 def test_two_sinks_to_one_topic_need_a_name_and_are_then_two(place, run, doubt):
     out = place.topic()
     with pytest.raises(OptionError, match=r"Two sinks are named .*\.to\(sink, name="):

@@ -24,6 +24,7 @@ def rocks_db(spark):
     spark.conf.set(key, before)
 
 
+@pytest.mark.long
 def test_a_query_with_state_goes_on_in_the_new_place(spark, source, run, tmp_path, rocks_db):
     def go(checkpoint, *keys):
         at = datetime(2026, 1, 1, tzinfo=timezone.utc).isoformat()

@@ -177,7 +177,7 @@ def job(one_task_per_file, broker, source, topic, run, tmp_path):
     return Job(broker, source, topic(), tmp_path / "cp", run)
 
 
-@pytest.fixture(params=["s3", "hdfs"])
+@pytest.fixture(params=["s3", pytest.param("hdfs", marks=pytest.mark.long)])
 def job_on_a_store(request, one_task_per_file, broker, source, topic, run, tmp_path):
     place, options = log_on(request, request.param)
     arguments = (broker, source, topic(), tmp_path / "cp", run)

@@ -680,6 +680,7 @@ def test_the_outputs_of_something_else_are_refused(session):
         ops.late_rows(windowed(rate(session)))
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page_run(session, tmp_path):
     page = Path(__file__).parents[2] / "docs" / "operators-windows.md"
     blocks = re.findall(

@@ -73,9 +73,7 @@ BEHIND_THE_MANIFEST = set(COMMIT_POINTS[COMMIT_POINTS.index("file.create.linked"
 @pytest.mark.parametrize(
     "point",
     [
-        point
-        if point in {"file.commit.renamed@6", "file.create.linked", "file.manifest.before"}
-        else pytest.param(point, marks=pytest.mark.long)
+        point if point == "file.create.linked" else pytest.param(point, marks=pytest.mark.long)
         for point in COMMIT_POINTS
     ],
 )
@@ -91,7 +89,10 @@ def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point)
     assert_whole(place)
 
 
-@pytest.mark.parametrize("point", ["file.commit.renamed", "file.manifest.before"])
+@pytest.mark.parametrize(
+    "point",
+    ["file.manifest.before", pytest.param("file.commit.renamed", marks=pytest.mark.long)],
+)
 def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(decided, point):
     zombie = decided.started("commit", f"{point}=freeze@1")
     place = decided.place
@@ -109,6 +110,7 @@ def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(de
     assert_whole(place, batches=3)
 
 
+@pytest.mark.long
 def test_several_processes_commit_the_same_batch_at_once(decided):
     drivers = [decided.started("commit") for _ in range(3)]
     assert [driver.wait(timeout=120) for driver in drivers] == [0, 0, 0]

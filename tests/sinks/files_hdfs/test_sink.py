@@ -47,7 +47,12 @@ def test_what_was_committed_is_a_success_when_it_is_committed_again_also_behind_
 
 @pytest.mark.parametrize(
     ("form", "compression"),
-    [("parquet", None), ("json", "gzip"), ("csv", "gzip"), ("orc", None)],
+    [
+        ("parquet", None),
+        ("json", "gzip"),
+        pytest.param("csv", "gzip", marks=pytest.mark.long),
+        pytest.param("orc", None, marks=pytest.mark.long),
+    ],
 )
 def test_each_format_is_read_back(place, form, compression):
     sink = place.checked(format=form, compression=compression, max_file_bytes=1 << 20)
@@ -170,6 +175,7 @@ def test_abort_and_discard_leave_nothing_and_may_come_again(place):
     assert place.left() == []
 
 
+@pytest.mark.long
 def test_manifests_are_merged_and_read_whole(place, monkeypatch):
     monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     sink = place.checked()
@@ -179,6 +185,7 @@ def test_manifests_are_merged_and_read_whole(place, monkeypatch):
     assert len([key for key in place.all() if "manifests" in key and ".newest" not in key]) < 8
 
 
+@pytest.mark.long
 def test_another_folder_is_another_target(place):
     sink = place.checked()
     first = sink.identity(StartInfo(QUERY, "out"))

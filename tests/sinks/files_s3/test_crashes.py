@@ -102,7 +102,15 @@ COMMIT_POINTS = [
 BEHIND_THE_MANIFEST = set(COMMIT_POINTS[COMMIT_POINTS.index("file.create.linked") :])
 
 
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        point
+        if point in {"file.commit.renamed@6", "file.create.linked", "file.newest.before"}
+        else pytest.param(point, marks=pytest.mark.long)
+        for point in COMMIT_POINTS
+    ],
+)
 def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point):
     name, _, hit = point.partition("@")
     # The probe of a start creates an object, and tries to once more.
@@ -117,7 +125,10 @@ def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point)
     assert_whole(place)
 
 
-@pytest.mark.parametrize("point", ["file.commit.renamed", "file.manifest.before"])
+@pytest.mark.parametrize(
+    "point",
+    ["file.manifest.before", pytest.param("file.commit.renamed", marks=pytest.mark.long)],
+)
 def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(decided, point):
     zombie = decided.started("commit", f"{point}=freeze@1")
     place = decided.place

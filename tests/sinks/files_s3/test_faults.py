@@ -133,6 +133,7 @@ def test_the_manifest_of_another_writer_is_not_overwritten(place, proxy, far):
     assert_whole(place)
 
 
+@pytest.mark.long
 def test_a_task_that_is_refused_fails_its_attempt_and_leaves_nothing(place, proxy, far):
     sink = far.sink(partition_by=["p"])
     fault = proxy.answer(503, "PUT", kind="part", count=1000)

@@ -273,6 +273,7 @@ def test_a_coordinator_killed_before_the_commit_is_found_anew(cluster, query):
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(
     cluster, query, on_request
 ):
@@ -935,6 +936,7 @@ def test_nothing_is_decided_while_a_partition_that_was_written_to_has_no_leader(
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_decided_transaction_is_not_ended_while_a_partition_of_it_has_no_leader(alone):
     """The coordinator would leave that partition's marker out and call the transaction complete;
     nobody would ever read on there."""
@@ -949,6 +951,7 @@ def test_a_decided_transaction_is_not_ended_while_a_partition_of_it_has_no_leade
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_an_undecided_transaction_is_not_aborted_while_a_partition_of_it_has_no_leader(alone):
     q, committable, leader = alone
     q.expected = []
@@ -963,6 +966,7 @@ def test_an_undecided_transaction_is_not_aborted_while_a_partition_of_it_has_no_
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_proof_that_has_no_leader_is_waited_for(alone):
     q, committable, leader = alone
     (committable,) = q.sink.confirm([committable])

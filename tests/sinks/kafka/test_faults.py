@@ -41,6 +41,7 @@ def test_a_prepared_transaction_survives_a_restart_of_the_broker(own_query, own_
     sees("restarted", ["a", "b"], own_broker.bootstrap_servers)
 
 
+@pytest.mark.long
 def test_an_idle_connection_that_the_broker_ended_is_replaced_without_a_request_being_lost_on_it(
     own_query, own_broker
 ):
@@ -134,6 +135,7 @@ def test_a_recovery_and_a_commit_may_run_at_once(own_query, own_broker, sees):
     sees("both", ["0", "1", "2", "3"], own_broker.bootstrap_servers)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_restarted_during_a_transaction_makes_it_doubtful_but_loses_nothing(
     own_query, own_broker, batch_of, sees
 ):

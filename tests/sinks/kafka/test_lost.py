@@ -148,6 +148,7 @@ def test_a_transaction_is_told_from_an_earlier_one_of_the_same_producer(query, t
     sees(name, ["first"])
 
 
+@pytest.mark.long
 def test_a_transaction_that_timed_out_is_lost(query, quick_broker, until):
     q = query(quick_topic(quick_broker), servers=quick_broker.bootstrap_servers, options=SHORT)
     (committable,) = confirmed(q, q.prepare(["a"]))

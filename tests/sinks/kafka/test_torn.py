@@ -513,6 +513,7 @@ def test_the_id_of_a_late_init_producer_id_is_left_alone_in_later_batches_of_oth
 # --- before the tasks' InitProducerId -------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_broker_that_is_slow_to_answer_a_new_producer_is_waited_for(proxied, proxy, topic, sees):
     """Each connection's first requests for metadata take longer than the first wait; nothing was
     sent in the producer's name then."""

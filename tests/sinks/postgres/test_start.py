@@ -206,16 +206,10 @@ class Breaking(psycopg.Connection):
         return super().execute(*arguments, **named)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")  # columns are Spark's
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "staged",
-        pytest.param("prepared", marks=pytest.mark.long),
-        pytest.param("upsert", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
 def test_a_start_goes_on_whichever_of_its_statements_the_connection_breaks_at(
     database, monkeypatch, mode
 ):
@@ -287,7 +281,17 @@ def hanging(database, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("step", [b"", b"set_config", b"fsync", b"CREATE SCHEMA", b"pg_index"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        b"",
+        b"fsync",
+        *(
+            pytest.param(step, marks=pytest.mark.long)
+            for step in (b"set_config", b"CREATE SCHEMA", b"pg_index")
+        ),
+    ],
+)
 def test_a_start_gives_up_a_server_that_does_not_answer_and_says_so(hanging, step):
     relay, start = hanging
     relay.hang_at(step, connections=1000)
