@@ -14,6 +14,8 @@ from chaos.nemeses_power import power_can_be_cut
 from chaos.page import write_page
 from chaos.results import FOLDER, Results
 
+MOUNTING = {"power", "disk-full", "short-write", "read-only"}
+
 
 def main():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
@@ -41,6 +43,12 @@ def main():
         "--folder", default=str(FOLDER), help="where results are kept, and what failed"
     )
     parser.add_argument(
+        "--without-mounts",
+        action="store_true",
+        help="this user may mount nothing: leave out the loss of power, and let failpoints stand "
+        "in for disks that are full or read-only",
+    )
+    parser.add_argument(
         "--page", action="store_true", help="write the page of what there is, and end"
     )
     arguments = parser.parse_args()
@@ -56,9 +64,16 @@ def main():
     scenarios = (
         SCENARIOS if arguments.only is None else {name: SCENARIOS[name] for name in arguments.only}
     )
-    if "power" in scenarios and not power_can_be_cut():
-        print("The scenario 'power' is left out: it takes root, mkfs.ext4 and losetup.")
+    if arguments.without_mounts:
         scenarios = {name: scenario for name, scenario in scenarios.items() if name != "power"}
+    elif MOUNTING & set(scenarios) and not power_can_be_cut():
+        print(
+            f"make chaos: {', '.join(sorted(MOUNTING & set(scenarios)))} mount file systems of "
+            "their own, which takes root, mount, mkfs.ext4, losetup and findmnt. Run it where these "
+            "are, or with --without-mounts, which leaves a part out.",
+            file=sys.stderr,
+        )
+        return 2
     try:
         campaign = Campaign(
             arguments.folder,
@@ -68,6 +83,7 @@ def main():
             cells=cells,
             scenarios=scenarios,
             scenario_s=arguments.seconds,
+            mounts=not arguments.without_mounts,
         )
     except AlreadyRunningError as error:
         print(f"make chaos: {error}", file=sys.stderr)

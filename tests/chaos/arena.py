@@ -53,13 +53,15 @@ class Arena:
         seed: chooses all that is chosen; when things happen depends on the machine too.
         seconds: for how long faults happen. Starting, healing and judging come on top.
         say: takes lines on what is being done.
+        mounts: what takes a file system of its own fails where none can be mounted.
 
     Attributes:
         worlds: the queries of the scenario, each with its tally of kills.
         recoveries: seconds from the first of some kills to the completion of the next batch.
     """
 
-    def __init__(self, folder, seed, seconds, say=print):
+    def __init__(self, folder, seed, seconds, say=print, *, mounts=True):
+        self.mounts = mounts
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.rng = random.Random(seed)

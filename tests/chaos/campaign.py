@@ -50,6 +50,7 @@ class Campaign:
         scenario_s=90,
         rounds=None,
         results=None,
+        mounts=True,
     ):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,6 +78,7 @@ class Campaign:
         self.seed = random.randrange(2**32) if seed is None else seed
         self.lanes = lanes
         self.scenario_s = scenario_s
+        self._mounts = mounts
         wanted = [
             cell
             for cell in (matrix.all_cells() if cells is None else cells)
@@ -244,7 +246,7 @@ class Campaign:
 
         began = time.monotonic()
         seconds = min(self.scenario_s, self.until - began)
-        arena = Arena(self.work / label, seed, seconds, self.say)
+        arena = Arena(self.work / label, seed, seconds, self.say, mounts=self._mounts)
         self.say(f"{label} (seed {seed}) begins")
         try:
             with arena:

@@ -53,6 +53,8 @@ def _with_disk(arena, fault, trouble_of, error):
         for folder in disks.values():
             arena.small_disk(folder, DISK_MB)
     except OSError as refused:
+        if arena.mounts:
+            raise
         arena.say(f"{refused}: failpoints are used instead")
         _by_failpoints(siege, error)
     else:

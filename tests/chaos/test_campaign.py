@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from chaos import __main__ as command
 from chaos import matrix
+from chaos.__main__ import MOUNTING
 from chaos.arena import Scenario, StuckError
 from chaos.campaign import Campaign
 from chaos.nemeses import SCENARIOS
@@ -176,3 +178,13 @@ class TestStuckQueries:
 
 def _stuck(arena):
     raise StuckError(arena.folder.name)
+
+
+def test_what_needs_rights_is_never_left_out_in_silence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "power_can_be_cut", lambda: False)
+    monkeypatch.setattr(
+        "sys.argv", ["chaos", "--cells", "", "--only", "power", "storm", "--folder", str(tmp_path)]
+    )
+    assert command.main() == 2
+    assert "--without-mounts" in capsys.readouterr().err
+    assert not MOUNTING - set(SCENARIOS)
