@@ -22,6 +22,9 @@ from xml.etree import ElementTree as ET
 
 from evidence.digests import ROOT, versions_digest
 
+_PYTHON = "-py"
+"""Between a version of pyspark and a Python that isn't the usual one: ``4.2.0-py3.13``."""
+
 RESULTS = ROOT / "build" / "compat"
 PAGE = ROOT / "docs" / "versions.md"
 
@@ -47,7 +50,8 @@ AREAS = (
 
 _HOW = (
     "`make compat` makes an environment for each version, and runs in it the short tests of all "
-    "that touches Spark, then the long ones that kill at every step. "
+    "that touches Spark, then, but for other Pythons than 3.11, the long ones that kill at every "
+    "step. "
     "`python -m evidence.versions` writes this page from what they came to."
 )
 
@@ -126,7 +130,7 @@ def read(folder: Path = RESULTS) -> dict[str, Version]:
     versions = {}
     for file in sorted(folder.glob("*.json"), key=lambda file: _ordered(file.stem)):
         version = Version(json.loads(file.read_text(encoding="utf-8")))
-        for part in ("short", "kills"):
+        for part in ("short",) if _PYTHON in file.stem else ("short", "kills"):
             results = folder / f"{file.stem}-{part}.xml"
             if not results.exists():
                 raise ValueError(f"there is no {results}: run tests/compat.sh {file.stem}")
@@ -134,7 +138,7 @@ def read(folder: Path = RESULTS) -> dict[str, Version]:
                 version.seconds += float(suite.get("time", "0"))
                 for case in suite.iter("testcase"):
                     version.add(str(case.get("classname")), case)
-        versions[file.stem] = version
+        versions[file.stem.replace(_PYTHON, " on Python ")] = version
     if not versions:
         raise ValueError(f"there are no results in {folder}: run make compat")
     return versions
@@ -232,7 +236,7 @@ def _code(versions: Mapping[str, Version]) -> str:
 
 
 def _ordered(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    return tuple(int(part) for part in version.replace(_PYTHON, ".").split("."))
 
 
 def main() -> None:

@@ -150,3 +150,9 @@ def test_a_part_that_was_not_run_is_no_result(of_versions, tmp_path):
 def test_a_test_of_no_area_is_told():
     with pytest.raises(ValueError, match=r"no area has the test tests\.else"):
         versions.Version({}).add("tests.else.test_a", ET.Element("testcase"))
+
+
+def test_another_python_has_a_column_of_its_own_and_no_kills_at_every_step(of_versions):
+    of_versions("4.2.0")
+    page = versions.page(versions.read(of_versions("4.2.0-py3.13", parts=("short",))))
+    assert "| tests passed | 4.2.0 | 4.2.0 on Python 3.13 |" in page
