@@ -1,6 +1,7 @@
 """kill -9 at every step of queries that read from Pravega, and of queries that write to it, alone
 and beside Kafka and PostgreSQL: each row is in each sink once, and nothing is left behind."""
 
+import signal
 import uuid
 from collections import Counter
 
@@ -108,6 +109,31 @@ def test_a_decided_batch_of_which_a_part_is_lost_is_written_again_once(events_st
     stream.controller.abort(stream.name, uuid.UUID(lost["txn"]))
     pipeline.start("append_commit.after=kill").wait_until_killed()
     pipeline.run(until_batch=pipeline.batches() + 2)
+    assert_each_row_once(pipeline, stream, ("pravega",))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", ["append_commit.after", "commit.before"])
+def test_a_driver_that_wakes_behind_its_decision_adds_nothing_to_what_was_written_again(
+    events_stream, pipeline_of, point
+):
+    stream = events_stream(segments=2)
+    options = {"onceforall.redo": "replay", "onceforall.decisionReserveMs": 100}
+    pipeline = pipeline_of(
+        "pravega", pravega_sink={**stream.target, "lease_s": 25}, options=options
+    )
+    frozen = pipeline.start(f"{point}=freeze@3", until_batch=1000)
+    frozen.wait_for_failpoint(point)
+    decided = pipeline.entries("COMMIT")[-1]["body"]["committables"]["pravega"]
+    assert decided
+    for each in decided:
+        until(lambda each=each: state(stream, each) is State.ABORTED, 120, "Pravega aborts them")
+    pipeline.run(until_batch=pipeline.batches() + 2)
+    frozen.signal(signal.SIGCONT)
+    frozen.wait()
+    assert frozen.status()["error"] is not None
+    pipeline.run(until_batch=pipeline.batches() + 1)
     assert_each_row_once(pipeline, stream, ("pravega",))
 
 
