@@ -1,7 +1,8 @@
 """``python -m evidence.versions``: writes ``docs/versions.md`` from what ``make compat`` left in
 ``build/compat``: which tests passed on which version of pyspark.
 
-``--describe`` prints what the environment that runs it consists of, as JSON.
+``--describe`` prints what the environment that runs it consists of, as JSON; ``--failed VERSION``
+the tests that failed.
 """
 
 # ruff: noqa: T201  a command prints
@@ -58,9 +59,10 @@ _HOW = (
 
 @dataclass
 class Outcomes:
-    """What tests came to."""
+    """What tests came to; ``again`` of the passed ones did so only in a second run, alone."""
 
     passed: int = 0
+    again: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
@@ -94,12 +96,46 @@ class Version:
             raise ValueError(f"no area has the test {name}")
         outcomes = self.areas.setdefault(title, Outcomes())
         skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            outcomes.failed.append(f"{name}::{case.get('name')}")
+        if _has_failed(case):
+            outcomes.failed.append(_node(case))
         elif skipped is not None:
             outcomes.skipped[skipped.get("message", "").removeprefix("Skipped: ")] += 1
         else:
             outcomes.passed += 1
+
+    def add_again(self, case: ET.Element) -> None:
+        """Add the second run of a test that had failed."""
+        for outcomes in self.areas.values():
+            if _node(case) in outcomes.failed and not _has_failed(case):
+                # A test can fail twice: itself, and in what it tears down.
+                outcomes.failed = [each for each in outcomes.failed if each != _node(case)]
+                outcomes.passed += 1
+                outcomes.again += 1
+
+
+def _has_failed(case: ET.Element) -> bool:
+    return case.find("failure") is not None or case.find("error") is not None
+
+
+def _node(case: ET.Element) -> str:
+    """Return a test as pytest takes it."""
+    parts = str(case.get("classname")).split(".")
+    file = next(end for end, part in enumerate(parts, 1) if part.startswith("test_"))
+    return "::".join(["/".join(parts[:file]) + ".py", *parts[file:], str(case.get("name"))])
+
+
+def failed(version: str, folder: Path = RESULTS) -> list[str]:
+    """Return the tests that failed in the first run of a version, each once."""
+    cases = (case for part in _parts(version) for case in _cases(folder / f"{version}-{part}.xml"))
+    return list(dict.fromkeys(_node(case) for case in cases if _has_failed(case)))
+
+
+def _parts(stem: str) -> tuple[str, ...]:
+    return ("short",) if _PYTHON in stem else ("short", "kills")
+
+
+def _cases(file: Path) -> Iterable[ET.Element]:
+    return ET.parse(file).getroot().iter("testcase") if file.exists() else ()  # noqa: S314  our own
 
 
 def described() -> dict[str, str]:
@@ -130,7 +166,7 @@ def read(folder: Path = RESULTS) -> dict[str, Version]:
     versions = {}
     for file in sorted(folder.glob("*.json"), key=lambda file: _ordered(file.stem)):
         version = Version(json.loads(file.read_text(encoding="utf-8")))
-        for part in ("short",) if _PYTHON in file.stem else ("short", "kills"):
+        for part in _parts(file.stem):
             results = folder / f"{file.stem}-{part}.xml"
             if not results.exists():
                 raise ValueError(f"there is no {results}: run tests/compat.sh {file.stem}")
@@ -138,6 +174,8 @@ def read(folder: Path = RESULTS) -> dict[str, Version]:
                 version.seconds += float(suite.get("time", "0"))
                 for case in suite.iter("testcase"):
                     version.add(str(case.get("classname")), case)
+        for case in _cases(folder / f"{file.stem}-again.xml"):
+            version.add_again(case)
         versions[file.stem.replace(_PYTHON, " on Python ")] = version
     if not versions:
         raise ValueError(f"there are no results in {folder}: run make compat")
@@ -160,6 +198,7 @@ def page(versions: Mapping[str, Version]) -> str:
             ],
         ),
         "",
+        *_of_second_runs(versions),
         "Tests that are left out say why:",
         "",
         *_reasons(versions),
@@ -226,6 +265,21 @@ def _reasons(versions: Mapping[str, Version]) -> list[str]:
     ] or ["- none is."]
 
 
+def _of_second_runs(versions: Mapping[str, Version]) -> list[str]:
+    again = {
+        name: sum(each.again for each in version.areas.values())
+        for name, version in versions.items()
+    }
+    told = [f"{count} on {name}" for name, count in again.items() if count]
+    if not told:
+        return []
+    words = (
+        "Tests that failed on the busy machine, and passed when they ran once more, one after the "
+        f"other: {', '.join(told)}."
+    )
+    return [words, ""]
+
+
 def _plain(reason: str) -> str:
     return " ".join(reason.replace("|", "\\|").split())
 
@@ -243,8 +297,13 @@ def main() -> None:
     """Write the page, or describe the environment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--describe", action="store_true", help="print the environment, as JSON")
-    if parser.parse_args().describe:
+    parser.add_argument("--failed", metavar="VERSION", help="print what failed on it, for pytest")
+    arguments = parser.parse_args()
+    if arguments.describe:
         print(json.dumps(described()))
+        return
+    if arguments.failed:
+        print("\n".join(failed(arguments.failed)))
         return
     PAGE.write_text(page(read()), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")

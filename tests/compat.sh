@@ -3,6 +3,8 @@
 # Or on another Python: tests/compat.sh 4.2.0-py3.13, for which `python3.13`, or $PYTHON, is taken.
 # Without arguments: the short tests of all that touches Spark, then (not for another Python) the kills at
 # every step; what they came to is kept in build/compat, for `python -m evidence.versions`.
+# tests/compat.sh 4.0.0 --again runs what failed there once more, one after the other: on a busy machine some
+# wait in vain. The page says how many passed only so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1
@@ -27,6 +29,11 @@ if [ ! -e "$venv/.ready" ]; then
 fi
 # Older versions of pyspark leave sockets to the garbage collector; that is not what is tested here.
 test=("$venv/bin/python" -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning)
+if [ "${1:-}" = --again ]; then
+  mapfile -t failed < <("$venv/bin/python" -m evidence.versions --failed "$version")
+  [ ${#failed[@]} -gt 0 ] || exit 0
+  exec "${test[@]}" -q --junitxml "$results/$version-again.xml" "${failed[@]}"
+fi
 if [ $# -gt 0 ]; then
   exec "${test[@]}" "$@"
 fi

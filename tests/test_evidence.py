@@ -156,3 +156,19 @@ def test_another_python_has_a_column_of_its_own_and_no_kills_at_every_step(of_ve
     of_versions("4.2.0")
     page = versions.page(versions.read(of_versions("4.2.0-py3.13", parts=("short",))))
     assert "| tests passed | 4.2.0 | 4.2.0 on Python 3.13 |" in page
+
+
+def test_what_passed_only_in_a_second_run_alone_is_told(of_versions):
+    folder = of_versions("4.2.0", "<failure/>")
+    (node,) = versions.failed("4.2.0", folder)
+    assert node == "tests/spark/test_files.py::c"
+    again = '<testsuites><testsuite><testcase classname="tests.spark.test_files" name="c"/>'
+    (folder / "4.2.0-again.xml").write_text(f"{again}</testsuite></testsuites>")
+    page = versions.page(versions.read(folder))
+    assert "**The same tests pass on pyspark 4.2.0**" in page
+    assert "once more, one after the other: 1 on 4.2.0." in page
+
+
+def test_a_test_of_a_class_is_named_as_pytest_takes_it():
+    case = ET.Element("testcase", classname="tests.sinks.test_a.TestB", name="test_c[d]")
+    assert versions._node(case) == "tests/sinks/test_a.py::TestB::test_c[d]"
