@@ -91,6 +91,22 @@ def test_with_every_option_all_readers_read_what_was_written(spark, tmp_path, fo
             assert_same(ours, rows, f"{case}, Spark")
 
 
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("text", ["a\rb", "a\r\nb", "a\nb", "\r", "\r\n"])
+def test_a_line_end_within_the_first_value_is_not_taken_for_that_of_the_file(
+    spark, tmp_path, header, text
+):
+    rows = pa.RecordBatch.from_pydict({"text": [text, "c", "d\re"], "n": [0, 1, 2]})
+    commit(checked(tmp_path, format="csv", options={"header": header}), 0, rows)
+    files = ofa.read_files(tmp_path)
+    assert_same(files.to_arrow(), rows, "to_arrow")
+    assert_same(files.to_spark(spark).toArrow(), rows, "to_spark")
+    alone = spark.read.schema("text STRING, n BIGINT").options(
+        header=header, escape='"', multiLine=True, lineSep="\n"
+    )
+    assert_same(alone.csv(files.paths).toArrow(), rows, "spark.read")
+
+
 def assert_same(found, rows, what):
     found = found.sort_by("n")
     for name in rows.schema.names:

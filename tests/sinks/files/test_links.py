@@ -143,6 +143,29 @@ def test_a_start_refuses_links_in_place_of_its_own_folders(tmp_path, name):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.parametrize("leads", ["nowhere", "to itself", "to a file", "to a folder"])
+@pytest.mark.parametrize("name", ["_onceforall", "_onceforall/manifests"])
+def test_readers_and_check_name_a_link_in_place_of_a_folder_wherever_it_leads(
+    tmp_path, name, leads
+):
+    root = tmp_path / "sink"
+    commit(checked(root), 0, numbers(3))
+    replaced, elsewhere = root / name, tmp_path / "elsewhere"
+    (tmp_path / "file").touch()
+    replaced.rename(elsewhere)
+    to = {
+        "nowhere": tmp_path / "nowhere",
+        "to itself": replaced,
+        "to a file": tmp_path / "file",
+        "to a folder": elsewhere,
+    }
+    replaced.symlink_to(to[leads])
+    with pytest.raises(OSError, match=rf"{replaced}.*symbolic link|symbolic link.*{replaced}"):
+        read_files(root)
+    found = [str(finding) for finding in check_files(root)]
+    assert any(str(replaced) in each and "link" in each for each in found), found
+
+
 def test_a_link_or_a_pipe_is_no_data_file(tmp_path):
     """Its length could be made that of the file."""
     sink = checked(tmp_path)

@@ -16,16 +16,18 @@ NAMES = [
     "", " ", " a ", ".", "a.b", "a`b", "``", '"', 'a"b', "a'b", "a,b", "a;b", "a{b}", "a(b)", "a=b", "a:b", "a<b>", "a/b", "a\\b", "a%20b", "%", "#a", "*", "?",
     "a\nb", "a\rb", "\n", "\r\n", "a\tb", "\t", "\x01", "\x1f", "\x7f", "\x85", "\u2028", "\ufeff", "\ufeffa", "é", "e\u0301", "😀", "ß", "İ", "null", "NULL", "true", "1", "-",
     "element", "key", "value", "list", "key_value", "array", "_corrupt_record", "_metadata", "_c0", "__index_level_0__", "file_path", "x" * 2000,
+    "__filename", "__fragment_index", "__batch_index", "__last_in_fragment",
 ]  # fmt: skip
 LINE_ENDS = {name for name in NAMES if "\n" in name or "\r" in name}
+OF_PYARROW = {"__filename", "__fragment_index", "__batch_index", "__last_in_fragment"}
 REFUSED = {
-    ("parquet", "column"): {""},
+    ("parquet", "column"): {"", *OF_PYARROW},
     ("parquet", "field"): set(),
-    ("orc", "column"): {"", "a`b", "``"},
+    ("orc", "column"): {"", "a`b", "``", *OF_PYARROW},
     ("orc", "field"): {"", "a`b", "``"},
-    ("json", "column"): {"", "_corrupt_record"},
+    ("json", "column"): {"", "_corrupt_record", *OF_PYARROW},
     ("json", "field"): set(),
-    ("csv", "column"): {"", "_corrupt_record", *LINE_ENDS},
+    ("csv", "column"): {"", "_corrupt_record", *LINE_ENDS, *OF_PYARROW},
 }
 
 

@@ -64,3 +64,20 @@ def test_what_parts_folders_and_columns_does_so_inside_a_format_too(tmp_path, in
         )
 
     assert outcome(inside) == outcome(outside)
+
+
+@pytest.mark.parametrize(
+    ("moment", "folder"),
+    [
+        (datetime(999, 5, 6), "0999-05-06%Y-0999"),  # noqa: DTZ001  of no zone
+        (datetime(1, 1, 1), "0001-01-01%Y-0001"),  # noqa: DTZ001
+        (datetime(1000, 1, 1), "1000-01-01%Y-1000"),  # noqa: DTZ001
+        (datetime(1000, 12, 31), "1000-12-31%Y-1001"),  # noqa: DTZ001
+        (datetime(9999, 12, 31), "9999-12-31%Y-9999"),  # noqa: DTZ001
+    ],
+)
+def test_a_year_has_four_digits_as_spark_writes_it(tmp_path, moment, folder):
+    rows = numbers(1, t=pa.array([moment], pa.timestamp("us")))
+    commit(checked(tmp_path, time_bucket="{t:%Y-%m-%d%%Y-%G}"), 0, rows)
+    (path,) = read_files(tmp_path).paths
+    assert Path(path).parent.name.replace("%25", "%") == folder

@@ -223,7 +223,11 @@ def readers(spark, folder, form, schema, options):
     alone = spark.read.schema(from_arrow_schema(schema, prefer_timestamp_ntz=True))
     if form == "csv":
         alone = alone.options(
-            header=options["header"], sep=options["delimiter"], escape='"', multiLine=True
+            header=options["header"],
+            sep=options["delimiter"],
+            escape='"',
+            multiLine=True,
+            lineSep="\n",
         )
     yield "to_spark", SPARK, lambda: files.to_spark(spark).toArrow()
     yield "spark.read", SPARK_ALONE, lambda: alone.format(form).load(str(folder)).toArrow()

@@ -159,8 +159,19 @@ class Tree:
         return os.path.samestat(*found)
 
     def is_folder(self, folder: Path) -> bool:
-        """Tell whether there is such a folder, or a link to one."""
-        return folder.is_dir()
+        """Tell whether there is such a folder; the root may be a link to one.
+
+        Raises:
+            OSError: below the root a link stands in its place or in the way (ELOOP), wherever it
+                leads, or what is no folder (ENOTDIR).
+        """
+        if folder == self.root:
+            return folder.is_dir()
+        try:
+            with self._opened(folder):
+                return True
+        except FileNotFoundError:
+            return False
 
     def names(self, folder: Path) -> list[str]:
         """Return what lies in a folder."""

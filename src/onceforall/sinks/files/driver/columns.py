@@ -84,6 +84,7 @@ def check_columns(
     if bucket is not None:
         _check_bucket(bucket, types, partition_by)
     for name, found in types.items():
+        _check_name_in_arrow(name)
         if name not in partition_by:
             _check_name(name, kind)
             _check_type(name, found, kind)
@@ -154,6 +155,14 @@ def _check_bucket(
         )
 
 
+def _check_name_in_arrow(name: str) -> None:
+    if name in _OF_PYARROW:
+        raise SchemaError(
+            f"A column has the name {name!r}, which pyarrow's reader gives to a column of its own: "
+            "to_arrow and dataset would find two. Rename it with alias."
+        )
+
+
 def _check_name(name: str, kind: str) -> None:
     """Check that a column's name is no other thing to readers of the format."""
     if kind == "orc":
@@ -179,6 +188,9 @@ def _check_orc_name(words: str, name: str) -> None:
             "Parquet."
         )
 
+
+_OF_PYARROW = {"__filename", "__fragment_index", "__batch_index", "__last_in_fragment"}
+"""What pyarrow's scanner adds to the columns of every dataset."""
 
 _CORRUPT = "_corrupt_record"
 """Spark's default for ``spark.sql.columnNameOfCorruptRecord``."""

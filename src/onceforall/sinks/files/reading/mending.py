@@ -104,16 +104,18 @@ def check_files(
     """
     source = source_of(path, storage)
     tree, root = source.tree, source.root
-    if not tree.is_folder(root / HOME):
+    try:
+        is_there = tree.is_folder(root / HOME)
+    except OSError as error:
+        return [_unreadable(root / HOME, error)]
+    if not is_there:
         raise ConfigurationError(
             f"The folder {root} holds no folder {HOME}: no FileSink has written there. Name the "
             "sink's folder."
         )
     found = _of_the_id(source)
-    if not tree.is_folder(root / MANIFESTS):
-        return found
     try:
-        queries = queries_of(tree)
+        queries = queries_of(tree) if tree.is_folder(root / MANIFESTS) else []
     except OSError as error:
         return [*found, _unreadable(root / MANIFESTS, error)]
     for query in queries:

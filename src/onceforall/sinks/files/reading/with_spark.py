@@ -84,8 +84,10 @@ def frame_of(
                 mode="PERMISSIVE", columnNameOfCorruptRecord=_no_name(schema.names)
             )
         if reading["format"] == "csv":
+            # Without lineSep, Spark takes the first line end that it meets, be it in a value, for
+            # that of the file.
             reader = reader.options(
-                header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False  # noqa: E501
+                header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, lineSep="\n", nullValue=CSV_NULL, enforceSchema=False  # noqa: E501
             )  # fmt: skip
         frame = reader.format(reading["format"]).load(
             [_spark_path(source.in_spark(root / file.path)) for file in group]

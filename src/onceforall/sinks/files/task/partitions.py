@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,8 @@ from onceforall.sinks.files.task.times import check_text, check_times, outside, 
 from onceforall.sinks.files.time_buckets import TimeBucket
 
 if TYPE_CHECKING:
+    from datetime import date
+
     import pyarrow as pa
 
 
@@ -159,6 +162,18 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
     return column.cast(pa.string())
 
 
+def _text_of(value: date, form: str) -> str:
+    """Return a time by its format; years have four digits, which C leaves to the system."""
+    if value.year > _LAST_SHORT_YEAR:
+        return value.strftime(form)
+    years = {"%Y": f"{value.year:04}", "%G": f"{value.isocalendar().year:04}"}
+    return value.strftime(_DIRECTIVE.sub(lambda found: years.get(found[0], found[0]), form))
+
+
+_LAST_SHORT_YEAR = 1000  # by weeks, its first days are of the year before
+_DIRECTIVE = re.compile("%.")
+
+
 def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.Array:
     """Return the values formatted, one text per row.
 
@@ -183,7 +198,7 @@ def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.A
     encoded = values.dictionary_encode(null_encoding="encode")
     try:
         texts = [
-            None if value is None else value.strftime(form)
+            None if value is None else _text_of(value, form)
             for value in encoded.dictionary.to_pylist()
         ]
     except (ValueError, OverflowError) as error:
