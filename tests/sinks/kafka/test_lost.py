@@ -20,6 +20,7 @@ from onceforall.sinks.kafka.driver.evidence import (
     judge_state,
     proof_of,
 )
+from onceforall.sinks.kafka.driver.outcomes import withheld
 from onceforall.sinks.kafka.driver.transaction_reader import _BATCH_HEADER, record_batches
 from support.network_proxy import Api, KafkaProxy
 
@@ -352,3 +353,24 @@ def test_the_proof_lies_in_a_partition_of_the_transaction():
     }
     assert proof_of(of, {("t", 0): 5}) is None
     assert proof_of(None, {}) is None
+
+
+# --- what is withheld -----------------------------------------------------------------------------
+
+
+class Told:
+    """A reader of a cluster in which one coordinator is loading."""
+
+    def states_known_soon(self, names, patience_s, reasons):
+        reasons["untold"] = "the coordinator answered CoordinatorLoadInProgress (14)"
+        return {"told": TransactionState("Ongoing", 7, 3, (("t", 1),))}
+
+    def leaderless(self, partitions):
+        return []
+
+
+def test_a_transaction_of_which_nobody_tells_where_it_has_written_is_withheld_and_no_other():
+    """A partition of it may have no leader."""
+    held = withheld(["told", "untold"], Told())
+    assert list(held) == ["untold"]
+    assert "CoordinatorLoadInProgress" in held["untold"]

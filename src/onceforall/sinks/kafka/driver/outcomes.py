@@ -151,15 +151,16 @@ def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str
     complete (seen with Kafka 4.3.1; KAFKA-20734): its records stay invisible there, and hold back
     all readers of the partition, also when the leader has come back.
 
-    Of a transaction whose coordinator doesn't answer nothing is known; it isn't withheld, and holds
-    nobody else up.
+    A transaction whose state can't be read now is withheld too: what loses a coordinator may lose a
+    leader. It holds nobody else up.
 
     Raises:
         SinkUnavailableError: no broker tells who leads.
     """
     if not names:
         return {}
-    known = reader.states_known_at_once(names, _PATIENCE_S)
+    reasons: dict[str, str] = {}
+    known = reader.states_known_soon(sorted(names), _PATIENCE_S, reasons)
     written = {
         name: state.partitions
         for name, state in known.items()
@@ -167,7 +168,13 @@ def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str
     }
     partitions = {partition for each in written.values() for partition in each}
     leaderless = reader.leaderless(partitions) if partitions else []
-    return {
+    untold = {
+        name: "in which partitions it has written can't be read now "
+        f"({reasons.get(name, 'no answer')}); nothing is ended before that is known"
+        for name in names
+        if name not in known
+    }
+    return untold | {
         name: _no_leader(found)
         for name, each in written.items()
         if (found := [p for p in leaderless if p in each])

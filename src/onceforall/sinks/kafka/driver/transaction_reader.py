@@ -7,7 +7,6 @@ now" or "not here" is asked again until the client's deadline.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import time
 from collections import defaultdict
@@ -89,15 +88,30 @@ class TransactionReader:
             retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
         return found
 
-    def states_known_at_once(
-        self, names: Collection[str], patience_s: float
+    def states_known_soon(
+        self, names: Collection[str], patience_s: float, reasons: dict[str, str]
     ) -> dict[str, TransactionState | None]:
-        """Return what is told of transactional ids by those coordinators that answer now; None
-        for an id that is forgotten.
+        """Return what those coordinators tell of transactional ids that answer within a short
+        time; None for an id that is forgotten.
+
+        Args:
+            names: the ids.
+            patience_s: how long to ask.
+            reasons: gets why the others are not told, by id.
         """
         found: dict[str, TransactionState | None] = {}
-        with contextlib.suppress(AccessRefusedError):  # whoever needs the right asks for it
-            self._ask_states(names, found, time.monotonic() + patience_s)
+        deadline_s = time.monotonic() + patience_s
+        backoff_s = _FIRST_BACKOFF_S
+        while missing := [name for name in names if name not in found]:
+            try:
+                reasons.update(self._ask_states(missing, found, deadline_s))
+            except AccessRefusedError as error:
+                reasons.update(dict.fromkeys(missing, str(error)))
+                break
+            if len(found) == len(set(names)) or time.monotonic() > deadline_s:
+                break
+            time.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
         return found
 
     def _ask_states(
@@ -171,7 +185,7 @@ class TransactionReader:
                 p: a for p, a in self._leaders_of(topics, look=stale).items() if a is not None
             }
             by_address: dict[Address, list[Partition]] = defaultdict(list)
-            for partition in leaders.keys() - ends.keys():
+            for partition in sorted(leaders.keys() - ends.keys()):
                 by_address[leaders[partition]].append(partition)
             calls = []
             for address, partitions in by_address.items():
