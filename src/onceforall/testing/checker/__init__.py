@@ -7,9 +7,13 @@ checks:
 - *promise* (*violations (``findings``)*): *asked by*
 - each required input's effect is once in each sink (lost, duplicated, alien, wrong-key):
   ``check_quiet``
+- each row bears its input's values: columns, headers, timestamp, partition (wrong-value):
+  ``check_quiet``, ``RunningCheck``
 - nothing is visible of an undecided or aborted attempt (undecided): all
 - the sinks' batches are equal when quiet (torn, disagreeing): ``check_quiet``
 - while running, sinks are apart by one decided batch at the most (behind): ``RunningCheck``
+- a table that each batch replaces shows what one decided batch left (``StateTruth``; torn, behind,
+  went-back): ``RunningCheck``
 - a batch is visible as a whole or not at all, where a sink promises it (torn): ``RunningCheck``
 - order within a key (misordered): ``check_quiet``
 - reads never go back (went-back): ``RunningCheck``
@@ -31,12 +35,15 @@ A check that read nothing fails. Example::
 from __future__ import annotations
 
 from onceforall.testing.checker import findings
+from onceforall.testing.checker.contents import content_of, contents_of
 from onceforall.testing.checker.decisions import Attempts, LogView, check_log
 from onceforall.testing.checker.findings import Report, SinkCounts, Violation
 from onceforall.testing.checker.quiet import check_quiet, check_state
 from onceforall.testing.checker.rows import NO_ROWS, UNREADABLE, Rows
 from onceforall.testing.checker.running import RunningCheck
+from onceforall.testing.checker.states import StateTruth
 from onceforall.testing.checker.truth import (
+    Contents,
     TableTruth,
     Truth,
     UniformTruth,
@@ -48,11 +55,13 @@ __all__ = [
     "NO_ROWS",
     "UNREADABLE",
     "Attempts",
+    "Contents",
     "LogView",
     "Report",
     "Rows",
     "RunningCheck",
     "SinkCounts",
+    "StateTruth",
     "TableTruth",
     "Truth",
     "UniformTruth",
@@ -60,6 +69,8 @@ __all__ = [
     "check_log",
     "check_quiet",
     "check_state",
+    "content_of",
+    "contents_of",
     "findings",
     "last_counts",
     "running_counts",

@@ -28,6 +28,9 @@ UNDECIDED = "undecided"
 WRONG_KEY = "wrong-key"
 """A row under another key than its input's."""
 
+WRONG_VALUE = "wrong-value"
+"""A row whose other values aren't its input's: a column, a header, a timestamp, a partition."""
+
 TORN = "torn"
 """A part of a batch, where it must be whole."""
 
@@ -58,8 +61,8 @@ STATE = "state"
 """The state store says something else than the output, or than the input implies."""
 
 KINDS = (
-    NOTHING_READ, LOST, DUPLICATED, ALIEN, UNDECIDED, WRONG_KEY, TORN, DISAGREEING, BEHIND, MISORDERED, WENT_BACK, LEFTOVER, LOG,  # noqa: E501
-    UNRESOLVED, STATE,
+    NOTHING_READ, LOST, DUPLICATED, ALIEN, UNDECIDED, WRONG_KEY, WRONG_VALUE, TORN, DISAGREEING, BEHIND, MISORDERED, WENT_BACK,  # noqa: E501
+    LEFTOVER, LOG, UNRESOLVED, STATE,
 )  # fmt: skip
 """All names of violations."""
 
@@ -97,6 +100,7 @@ class SinkCounts:
         duplicated: rows beyond the first of each.
         alien: rows of no input, or of a batch that nobody decided.
         wrong: rows under another key.
+        changed: rows with another content: other values, headers, timestamp or partition.
         torn: batches that were seen in part where they must be whole.
         misordered: rows that stand before one of their key that they should follow.
         leftovers: things that should not be there any more.
@@ -108,6 +112,7 @@ class SinkCounts:
     duplicated: int = 0
     alien: int = 0
     wrong: int = 0
+    changed: int = 0
     torn: int = 0
     misordered: int = 0
     leftovers: int = 0

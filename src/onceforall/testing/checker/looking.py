@@ -29,6 +29,8 @@ class Look:
         alien: the ids of rows that no input has.
         undecided: the ordinals of rows of batches that are not decided, ascending.
         wrong: the ids of rows that bear another key than their input.
+        changed: the ordinals of rows of decided batches with another content than their input's,
+            ascending.
         kept: the ordinals of all rows of decided batches, in the order of ``rows``.
         kept_rows: which rows these are.
     """
@@ -42,6 +44,7 @@ class Look:
     alien: Array
     undecided: Numbers
     wrong: Array
+    changed: Numbers
     kept: Numbers
     kept_rows: Numbers
 
@@ -93,6 +96,7 @@ def look(
         alien=rows.ids[ordinals == UNKNOWN],
         undecided=np.sort(of_known[~is_kept]),
         wrong=_wrong(truth, rows, known, of_known),
+        changed=_changed(truth, rows, known[is_kept], kept),
         kept=kept,
         kept_rows=known[is_kept],
     )
@@ -119,11 +123,22 @@ def _wrong(truth: Truth, rows: Rows, known: Numbers, ordinals: Numbers) -> Array
     expected = truth.keys_at(ordinals) if rows.keys is not None else None
     if rows.keys is None or expected is None:
         return rows.ids[:0]
-    found = rows.keys[known]
+    wrong: Array = rows.ids[known][_differ(rows.keys[known], expected)]
+    return wrong
+
+
+def _changed(truth: Truth, rows: Rows, kept_rows: Numbers, kept: Numbers) -> Numbers:
+    expected = truth.contents_at(kept) if rows.contents is not None else None
+    if rows.contents is None or expected is None:
+        return kept[:0]
+    return np.sort(kept[_differ(rows.contents[kept_rows], expected)])
+
+
+def _differ(found: Array, expected: Array) -> npt.NDArray[np.bool_]:
     if found.dtype.kind != expected.dtype.kind:
         found, expected = found.astype(np.str_), expected.astype(np.str_)
-    wrong: Array = rows.ids[known][found != expected]
-    return wrong
+    differing: npt.NDArray[np.bool_] = found != expected
+    return differing
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ from onceforall.testing.checker import findings
 from onceforall.testing.checker.findings import Report, SinkCounts, Violation, examples
 from onceforall.testing.checker.looking import Look, look, order_of
 from onceforall.testing.checker.rows import Numbers, Rows
+from onceforall.testing.checker.states import StateTruth
 from onceforall.testing.checker.truth import Truth
 
-Truths = Truth | Mapping[str, Truth]
+Truths = Truth | StateTruth | Mapping[str, Truth | StateTruth]
 """One truth for all sinks, or one per sink where a sink gets other rows than the rest."""
 
 
@@ -43,10 +44,11 @@ def check_quiet(
         all, or there is none.
     """
     left = leftovers or {}
-    looks = {sink: look(truth_of(truth, sink), rows, decided) for sink, rows in views.items()}
+    truths = {sink: _truth_at(truth, sink, decided) for sink in views}
+    looks = {sink: look(truths[sink], rows, decided) for sink, rows in views.items()}
     counts, violations = {}, list(_nothing_read(looks))
     for sink, seen in looks.items():
-        each = truth_of(truth, sink)
+        each = truths[sink]
         order = order_of(each, views[sink], seen)
         counts[sink] = _counts(seen, len(order.later), len(left.get(sink, ())))
         violations += _of_rows(sink, each, seen)
@@ -97,9 +99,15 @@ def check_state(
     return tuple(found)
 
 
-def truth_of(truth: Truths, sink: str) -> Truth:
+def truth_of(truth: Truths, sink: str) -> Truth | StateTruth:
     """Return a sink's truth."""
-    return truth if isinstance(truth, Truth) else truth[sink]
+    return truth if isinstance(truth, (Truth, StateTruth)) else truth[sink]
+
+
+def _truth_at(truth: Truths, sink: str, decided: Collection[int]) -> Truth:
+    """Return a sink's truth; where each batch replaces what was there, the last one's."""
+    found = truth_of(truth, sink)
+    return found.at(max(decided, default=-1)) if isinstance(found, StateTruth) else found
 
 
 def _counts(seen: Look, misordered: int, leftovers: int) -> SinkCounts:
@@ -110,6 +118,7 @@ def _counts(seen: Look, misordered: int, leftovers: int) -> SinkCounts:
         duplicated=len(seen.kept) - int(np.count_nonzero(seen.counts)),
         alien=len(seen.alien) + len(seen.undecided),
         wrong=len(seen.wrong),
+        changed=len(seen.changed),
         torn=len(seen.partial),
         misordered=misordered,
         leftovers=leftovers,
@@ -178,6 +187,12 @@ def strangers(sink: str, truth: Truth, seen: Look) -> list[Violation]:
             f"{examples(seen.wrong)}"
         )
         found.append(Violation(findings.WRONG_KEY, sink, text))
+    if len(seen.changed):
+        text = (
+            f"{len(seen.changed)} rows with another content than their input's, ids "
+            f"{examples(truth.ids_at(seen.changed))}"
+        )
+        found.append(Violation(findings.WRONG_VALUE, sink, text))
     return found
 
 

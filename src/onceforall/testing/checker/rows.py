@@ -29,17 +29,20 @@ class Rows:
             keeps no order.
         positions: where it stands there (an offset); given exactly when ``lanes`` is.
         keys: the key that each row bears; None: not looked at.
+        contents: all else that each row bears, as one number (``contents_of``) or one text; None:
+            not looked at.
     """
 
     ids: Array
     lanes: Numbers | None = None
     positions: Numbers | None = None
     keys: Array | None = None
+    contents: Array | None = None
 
     def __post_init__(self) -> None:
         lengths = {
             len(array)
-            for array in (self.ids, self.lanes, self.positions, self.keys)
+            for array in (self.ids, self.lanes, self.positions, self.keys, self.contents)
             if array is not None
         }
         if lengths != {len(self.ids)} or (self.lanes is None) != (self.positions is None):

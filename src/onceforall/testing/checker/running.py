@@ -3,7 +3,8 @@
 What may be relied on while a query runs, by the protocol: a batch is written only behind the DONE
 of the one before. So as soon as a batch is decided, every earlier one is complete in every sink;
 the newest decided batch may be there, or not yet, or in part where a sink's transactions become
-visible one by one.
+visible one by one. Where each batch replaces what was there (``StateTruth``), a reader sees what
+one batch left: the newest decided one, or the one before it.
 
 The order of reading makes the comparison exact. In each look the sinks are read first and the
 commit log after them, so that whatever is visible must be decided by then. And what an *earlier*
@@ -21,6 +22,8 @@ from onceforall.testing.checker.findings import Report, SinkCounts, Violation, e
 from onceforall.testing.checker.looking import Look, as_batches, look
 from onceforall.testing.checker.quiet import Truths, strangers, truth_of
 from onceforall.testing.checker.rows import Numbers, Rows
+from onceforall.testing.checker.states import Shown, StateTruth
+from onceforall.testing.checker.truth import Truth
 
 _KEPT_PER_KIND = 20
 
@@ -54,6 +57,7 @@ class RunningCheck:
         self._decided: Numbers = np.empty(0, np.int64)
         self._due: dict[int, float] = {}
         self._seen: dict[str, Numbers] = {}
+        self._shown: dict[str, Shown] = {}
         self._records: dict[str, int] = {}
         self._torn: dict[str, set[int]] = {}
         self._said: set[tuple[str, str, int]] = set()
@@ -88,12 +92,13 @@ class RunningCheck:
                 f"the batches {examples(gone)} were decided, and are not any more",
             )
         for sink, rows in views.items():
-            self._judge(
-                sink,
-                rows,
-                look(truth_of(self._truth, sink), rows, decided, self._first_batch),
-                at_s,
-            )
+            truth = truth_of(self._truth, sink)
+            self._records[sink] = max(self._records.get(sink, 0), len(rows))
+            if isinstance(truth, StateTruth):
+                self._judge_state(sink, rows, truth, int(batches.max(initial=-1)), at_s)
+            else:
+                seen = look(truth, rows, decided, self._first_batch)
+                self._judge(sink, truth, seen, at_s)
         for batch in batches[:-1].tolist():
             self._due.setdefault(batch, at_s)
         self._decided = np.union1d(self._decided, batches)
@@ -126,9 +131,7 @@ class RunningCheck:
             )
         return Report(counts, tuple(violations))
 
-    def _judge(self, sink: str, rows: Rows, seen: Look, at_s: float) -> None:
-        truth = truth_of(self._truth, sink)
-        self._records[sink] = max(self._records.get(sink, 0), len(rows))
+    def _judge(self, sink: str, truth: Truth, seen: Look, at_s: float) -> None:
         for each in strangers(sink, truth, seen):
             self._add(each, seen.records)
         if len(seen.duplicated):
@@ -166,10 +169,7 @@ class RunningCheck:
                 seen.partial,
                 f"a part of the batches {examples(seen.partial)} was seen",
             )
-        settle_s = self._settle_s.get(sink, 0.0)
-        overdue = [
-            b for b in seen.missing.tolist() if b in self._due and at_s - self._due[b] >= settle_s
-        ]
+        overdue = [batch for batch in seen.missing.tolist() if self._must_show(sink, batch, at_s)]
         if overdue:
             late = np.asarray(overdue, np.int64)
             text = (
@@ -177,6 +177,45 @@ class RunningCheck:
                 f"{self._decided[-1]} was decided before"
             )
             self._say(findings.BEHIND, sink, late, text)
+
+    def _must_show(self, sink: str, batch: int, at_s: float) -> bool:
+        return batch in self._due and at_s - self._due[batch] >= self._settle_s.get(sink, 0.0)
+
+    def _judge_state(
+        self, sink: str, rows: Rows, truth: StateTruth, newest: int, at_s: float
+    ) -> None:
+        shown = self._shown.setdefault(sink, Shown(truth))
+        before = shown.batch
+        complete = max((b for b in self._due if self._must_show(sink, b, at_s)), default=-1)
+        found = shown.find(rows, max(before, complete), newest)
+        if found is not None:
+            shown.batch = found
+            return
+        # What is wrong with it, from the likeliest to the least likely.
+        if (early := shown.find(rows, before, newest)) is not None:
+            text = f"it shows what batch {early} left, although batch {complete} is complete"
+            self._say(findings.BEHIND, sink, np.array([complete]), text)
+        elif (old := shown.find(rows, -1, before - 1)) is not None:
+            text = f"it shows what batch {old} left, and what batch {before} left was read before"
+            self._say(findings.WENT_BACK, sink, np.array([old]), text)
+        elif (ahead := shown.find(rows, newest + 1, newest + 2)) is not None:
+            text = f"it shows what batch {ahead} left, which nobody decided"
+            self._say(findings.UNDECIDED, sink, np.array([ahead]), text)
+        else:
+            self._judge_no_state(sink, rows, shown, newest)
+
+    def _judge_no_state(self, sink: str, rows: Rows, shown: Shown, newest: int) -> None:
+        near, seen = shown.closest(rows, newest)
+        wrong = [each for each in strangers(sink, near, seen) if each.kind != findings.ALIEN]
+        for each in wrong:
+            self._add(each, seen.records)
+        if not wrong:
+            self._torn.setdefault(sink, set()).add(newest)
+            text = (
+                f"its {len(rows)} rows, ids {examples(rows.ids)}, are what no decided batch left; "
+                f"the newest is batch {newest}"
+            )
+            self._say(findings.TORN, sink, np.array([newest]), text)
 
     def _say(self, kind: str, sink: str, batches: Numbers, text: str) -> None:
         fresh = [batch for batch in batches.tolist() if (kind, sink, batch) not in self._said]

@@ -9,14 +9,18 @@ ordinals, on whole arrays.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from onceforall.testing.checker.contents import Expected
 from onceforall.testing.checker.rows import Array, Numbers
 
 UNKNOWN = -1
 """The ordinal of an id that no input has."""
+
+Contents = Callable[[Array], Array]
+"""Of an array of ids: the content that each row must have, as ``Rows.contents`` has it."""
 
 
 class Truth(ABC):
@@ -40,6 +44,12 @@ class Truth(ABC):
     @abstractmethod
     def keys_at(self, ordinals: Numbers) -> Array | None:
         """Return the key of each ordinal; None: rows have no keys."""
+
+    def contents_at(self, ordinals: Numbers) -> Array | None:  # noqa: ARG002  for those that know
+        """Return the content of each ordinal, as ``Rows.contents`` has it; None: it isn't known,
+        and not compared.
+        """
+        return None
 
     @abstractmethod
     def tasks_at(self, ordinals: Numbers) -> Numbers | None:
@@ -67,10 +77,16 @@ class UniformTruth(Truth):
         tasks: row ``id`` of a batch is written by the task ``id % tasks`` of it (Spark's source
             gives each of its ``numPartitions`` every so manyth row); None: nothing is known, and
             order is only asked for from batch to batch.
+        contents: what else each row must bear, as a function of its id; None: nothing is known.
     """
 
     def __init__(
-        self, rows_per_batch: int, *, keys: int | None = None, tasks: int | None = None
+        self,
+        rows_per_batch: int,
+        *,
+        keys: int | None = None,
+        tasks: int | None = None,
+        contents: Contents | None = None,
     ) -> None:
         if (
             rows_per_batch < 1
@@ -81,6 +97,7 @@ class UniformTruth(Truth):
         self._rows = rows_per_batch
         self._keys = keys
         self._tasks = tasks
+        self._contents = None if contents is None else Expected(self.ids_at, contents)
 
     def locate(self, ids: Array) -> Numbers:
         """Return the ids themselves; those below 0 are no input's."""
@@ -97,6 +114,10 @@ class UniformTruth(Truth):
     def keys_at(self, ordinals: Numbers) -> Array | None:
         """Return the key of each ordinal."""
         return None if self._keys is None else ordinals % self._keys
+
+    def contents_at(self, ordinals: Numbers) -> Array | None:
+        """Return the content of each ordinal."""
+        return None if self._contents is None else self._contents.at(ordinals)
 
     def tasks_at(self, ordinals: Numbers) -> Numbers | None:
         """Return the task of each ordinal."""
@@ -115,6 +136,7 @@ class TableTruth(Truth):
         batches: the batch of each.
         keys: the key of each; None: rows have no key.
         tasks: see ``Truth.tasks_at``.
+        contents: the content of each, or a function that gives it for ids; None: not known.
 
     Raises:
         ValueError: an id is there twice, or the lengths differ.
@@ -127,16 +149,22 @@ class TableTruth(Truth):
         *,
         keys: Sequence[int] | Sequence[str] | Array | None = None,
         tasks: Sequence[int] | Numbers | None = None,
+        contents: Contents | Sequence[int] | Sequence[str] | Array | None = None,
     ) -> None:
         all_ids, all_batches = np.asarray(ids), np.asarray(batches, np.int64)
+        listed = None if contents is None or callable(contents) else np.asarray(contents)
         if len(all_ids) != len(all_batches) or any(
-            each is not None and len(each) != len(all_ids) for each in (keys, tasks)
+            each is not None and len(each) != len(all_ids) for each in (keys, tasks, listed)
         ):
-            raise ValueError("TableTruth: ids, batches, keys and tasks must have the same length.")
+            raise ValueError(
+                "TableTruth: ids, batches, keys, tasks and contents must have the same length."
+            )
         order = np.argsort(all_batches, kind="stable")
         self._ids, self._batches = all_ids[order], all_batches[order]
         self._keys = None if keys is None else np.asarray(keys)[order]
         self._tasks = None if tasks is None else np.asarray(tasks, np.int64)[order]
+        self._listed = None if listed is None else listed[order]
+        self._computed = Expected(self.ids_at, contents) if callable(contents) else None
         self._by_id = np.argsort(self._ids, kind="stable").astype(np.int64)
         self._sorted = self._ids[self._by_id]
         if len(self._sorted) > 1 and bool(np.any(self._sorted[1:] == self._sorted[:-1])):
@@ -165,6 +193,12 @@ class TableTruth(Truth):
         """Return the key of each ordinal."""
         return None if self._keys is None else self._keys[ordinals]
 
+    def contents_at(self, ordinals: Numbers) -> Array | None:
+        """Return the content of each ordinal."""
+        if self._computed is not None:
+            return self._computed.at(ordinals)
+        return None if self._listed is None else self._listed[ordinals]
+
     def tasks_at(self, ordinals: Numbers) -> Numbers | None:
         """Return the task of each ordinal."""
         return None if self._tasks is None else self._tasks[ordinals]
@@ -175,7 +209,9 @@ class TableTruth(Truth):
         return first, np.searchsorted(self._batches, batches, "right").astype(np.int64)
 
 
-def running_counts(rows_per_batch: int, batches: int, buckets: int) -> TableTruth:
+def running_counts(
+    rows_per_batch: int, batches: int, buckets: int, contents: Contents | None = None
+) -> TableTruth:
     """Return what a running count of rows 0, 1, 2, … by bucket (``id % buckets``) gives in update
     mode.
 
@@ -187,6 +223,7 @@ def running_counts(rows_per_batch: int, batches: int, buckets: int) -> TableTrut
         rows_per_batch: as of ``UniformTruth``.
         batches: how many.
         buckets: how many.
+        contents: as of ``UniformTruth``.
     """
     ends = np.arange(1, batches + 1, dtype=np.int64)[:, None] * rows_per_batch
     bucket = np.arange(buckets, dtype=np.int64)[None, :]
@@ -199,9 +236,8 @@ def running_counts(rows_per_batch: int, batches: int, buckets: int) -> TableTrut
         f"{b}:{n}:{x}"
         for b, n, x in zip(which.tolist(), numbers.tolist(), last.tolist(), strict=True)
     ]
-    return TableTruth(
-        np.asarray(ids, np.str_), at, keys=np.asarray([str(b) for b in which.tolist()], np.str_)
-    )
+    keys = np.asarray([str(b) for b in which.tolist()], np.str_)
+    return TableTruth(np.asarray(ids, np.str_), at, keys=keys, contents=contents)
 
 
 def last_counts(rows_per_batch: int, batches: int, buckets: int) -> Mapping[str, tuple[int, int]]:

@@ -9,6 +9,9 @@ decided by then::
         views = {"out": kafka.rows(), "files": files.rows()}
         check.observe(views, log.decided(), at_s=time.monotonic())
 
+With ``content=`` an observer reads the other values of each row, too, which a truth with
+``contents=`` compares.
+
 When all is quiet, ``settled`` waits until nothing is left over, for a bounded time.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 from onceforall.testing.observers.base import Ids, Observer, decoded, settled
 from onceforall.testing.observers.commit_log import CommitLogObserver
 from onceforall.testing.observers.files import FileObserver
-from onceforall.testing.observers.kafka import KafkaObserver
+from onceforall.testing.observers.kafka import KafkaContent, KafkaObserver
 from onceforall.testing.observers.postgres import PostgresObserver
 from onceforall.testing.observers.state import read_state
 
@@ -25,6 +28,7 @@ __all__ = [
     "CommitLogObserver",
     "FileObserver",
     "Ids",
+    "KafkaContent",
     "KafkaObserver",
     "Observer",
     "PostgresObserver",

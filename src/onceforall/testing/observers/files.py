@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from onceforall.sinks.files.reading.committed_files import (
     read_files,
 )
 from onceforall.sinks.files.reading.sources import HdfsSource, S3Source, Source, source_of
-from onceforall.testing.checker import NO_ROWS, Rows
+from onceforall.testing.checker import NO_ROWS, Rows, contents_of
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
 
@@ -39,6 +40,8 @@ class FileObserver:
         sink: only those of the sink of this name; None: all.
         ids: how ids are read.
         keys: how keys are read.
+        content: the columns whose values make up the content of a row (``contents_of``), in this
+            order; none: contents are not looked at.
         storage: how to reach the bucket, as ``read_files`` takes it.
 
     Raises:
@@ -55,6 +58,7 @@ class FileObserver:
         sink: str | None = None,
         ids: Ids = "numbers",
         keys: Ids = "numbers",
+        content: Sequence[str] = (),
         storage: Mapping[str, str] | None = None,
     ) -> None:
         self._source: Source = source_of(path, storage)
@@ -66,7 +70,8 @@ class FileObserver:
         self._sink = sink
         self._id_kind: Ids = ids
         self._key_kind: Ids = keys
-        self._known: dict[tuple[str, str, int, frozenset[str]], tuple[Array, Array | None]] = {}
+        self._content = tuple(content)
+        self._known: dict[tuple[str, str, int, frozenset[str]], _Part] = {}
 
     def __repr__(self) -> str:
         return f"FileObserver({str(self._root)!r})"
@@ -86,10 +91,12 @@ class FileObserver:
             parts.append(self._known[mark])
         if not parts:
             return NO_ROWS
-        keys = joined([keys for _, keys in parts if keys is not None], self._key_kind)
+        keys = joined([part.keys for part in parts if part.keys is not None], self._key_kind)
+        contents = joined([part.contents for part in parts if part.contents is not None], "numbers")
         return Rows(
-            joined([ids for ids, _ in parts], self._id_kind),
+            joined([part.ids for part in parts], self._id_kind),
             keys=None if self._key_column is None else keys,
+            contents=contents if self._content else None,
         )
 
     def attempts(self) -> dict[int, frozenset[str]]:
@@ -181,7 +188,7 @@ class FileObserver:
             f"The folder {self._root} can't be read: {error.strerror or error}. Mend that."
         )
 
-    def _read(self, batch: CommittedBatch) -> tuple[Array, Array | None]:
+    def _read(self, batch: CommittedBatch) -> _Part:
         try:
             table = CommittedFiles(self._source, [batch]).to_arrow()
         except OSError as error:
@@ -189,10 +196,27 @@ class FileObserver:
                 f"Batch {batch.files.batch} in {self._root} can't be read: {error}. A committed "
                 "file is missing or damaged."
             ) from error
-        ids = _column(table, self._column, self._id_kind)
-        return ids, None if self._key_column is None else _column(
-            table, self._key_column, self._key_kind
+        return _Part(
+            _column(table, self._column, self._id_kind),
+            None if self._key_column is None else _column(table, self._key_column, self._key_kind),
+            self._contents(table),
         )
+
+    def _contents(self, table: pa.Table) -> Array | None:
+        if not self._content:
+            return None
+        if table.num_rows == 0:
+            return joined([], "numbers")
+        return contents_of([table.column(name).to_pylist() for name in self._content])
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The rows of one batch."""
+
+    ids: Array
+    keys: Array | None
+    contents: Array | None
 
 
 def _column(table: pa.Table, name: str, how: Ids) -> Array:

@@ -5,15 +5,16 @@ transactions leave behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from onceforall.errors import MissingExtraError, SinkUnavailableError
 from onceforall.sinks.kafka.names import parse_name
-from onceforall.testing.checker import Rows
+from onceforall.testing.checker import Rows, contents_of
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
 
@@ -21,6 +22,16 @@ _READ_AT_ONCE = 20_000
 # It waits that long whenever fewer records come.
 _READ_FOR_S = 0.02
 _ANSWER_S = 10.0
+
+
+KafkaContent = Literal["headers", "timestamp", "partition"]
+"""What of a record, besides value and key, makes up its content."""
+
+_PARTS_OF_CONTENT: Mapping[str, Callable[[Any], Any]] = {
+    "headers": lambda message: message.headers() or [],
+    "timestamp": lambda message: message.timestamp()[1],
+    "partition": lambda message: message.partition(),
+}
 
 
 class KafkaObserver:
@@ -39,10 +50,14 @@ class KafkaObserver:
             not yet known); None: any query's of onceforall in this cluster.
         ids: how values are read.
         keys: how keys are read; None: not at all.
+        content: what makes up the content of a record (``contents_of``), in this order: its
+            ``"headers"`` (a list of (key, value or None), empty without any), ``"timestamp"`` (in
+            milliseconds), ``"partition"``; none: contents are not looked at.
         deadline_s: after how many seconds without a record a look is given up.
 
     Raises:
         MissingExtraError: confluent-kafka is not installed.
+        ValueError: ``content`` names something else.
     """
 
     def __init__(
@@ -54,6 +69,7 @@ class KafkaObserver:
         query_id: str | Callable[[], str | None] | None = None,
         ids: Ids = "numbers",
         keys: Ids | None = "numbers",
+        content: Collection[KafkaContent] = (),
         deadline_s: float = 30.0,
     ) -> None:
         self._servers = bootstrap_servers
@@ -62,6 +78,9 @@ class KafkaObserver:
         self._query_id = query_id
         self._ids: Ids = ids
         self._key_kind = keys
+        if not set(content) <= set(_PARTS_OF_CONTENT):
+            raise ValueError(f"KafkaObserver: content takes {', '.join(_PARTS_OF_CONTENT)}.")
+        self._content = [_PARTS_OF_CONTENT[part] for part in content]
         self._deadline_s = deadline_s
         self._kafka: Any = _confluent_kafka()
         self._consumer: Any = None
@@ -106,14 +125,17 @@ class KafkaObserver:
             raise SinkUnavailableError(
                 f"Topic {self._topic} can't be read: {error}. See that the brokers run."
             ) from error
-        lanes = [np.full(len(ids), lane, np.int64) for lane, ids, _, _ in self._parts]
+        parts = self._parts
+        lanes = [np.full(len(part.ids), part.lane, np.int64) for part in parts]
+        contents = joined([part.contents for part in parts if part.contents is not None], "numbers")
         return Rows(
-            joined([ids for _, ids, _, _ in self._parts], self._ids),
+            joined([part.ids for part in parts], self._ids),
             joined(lanes, "numbers"),
-            joined([positions for _, _, positions, _ in self._parts], "numbers"),
+            joined([part.positions for part in parts], "numbers"),
             None
             if self._key_kind is None
-            else joined([keys for _, _, _, keys in self._parts], self._key_kind),
+            else joined([part.keys for part in parts], self._key_kind),
+            contents if self._content else None,
         )
 
     def leftovers(self) -> list[str]:
@@ -142,7 +164,7 @@ class KafkaObserver:
 
     def _forget(self) -> None:
         self._next: dict[int, int] = {}
-        self._parts: list[tuple[int, Array, Array, Array]] = []
+        self._parts: list[_Part] = []
 
     def _options(self) -> dict[str, Any]:
         from onceforall.sinks.kafka.access.security import resolved
@@ -213,14 +235,13 @@ class KafkaObserver:
                 if self._key_kind
                 else positions
             )
-            self._parts.append(
-                (
-                    partition,
-                    decoded([message.value() for message in found], self._ids),
-                    positions,
-                    keys,
-                )
+            contents = (
+                contents_of([[part(message) for message in found] for part in self._content])
+                if self._content
+                else None
             )
+            ids = decoded([message.value() for message in found], self._ids)
+            self._parts.append(_Part(partition, ids, positions, keys, contents))
             self._next[partition] = int(positions[-1]) + 1
 
     def _end_offsets(self, *, committed: bool) -> dict[int, int]:
@@ -260,6 +281,17 @@ class KafkaObserver:
             for name, parts in parsed.items()
             if parts is not None and query_id in {None, parts[1].query_id}
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Records of one partition that came together."""
+
+    lane: int
+    ids: Array
+    positions: Array
+    keys: Array
+    contents: Array | None
 
 
 def _confluent_kafka() -> Any:

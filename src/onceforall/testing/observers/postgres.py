@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,11 @@ from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import Conninfo
 from onceforall.testing.checker import UNREADABLE, Rows
 from onceforall.testing.observers.base import Ids, decoded
+from onceforall.testing.observers.postgres_contents import content_expression
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg import sql
 
 _APPLICATION = "onceforall-observer"
 _HEADER_BYTES = 19
@@ -45,6 +47,10 @@ class PostgresObserver:
             that returns it (None: not yet known); None: any query's of onceforall in this database.
         ids: how ids are read.
         keys: how keys are read.
+        content: the columns whose values make up the content of a row (``contents_of``), in this
+            order; none: contents are not looked at. The server computes them. Values of other
+            types than booleans, numbers, texts, bytes, dates and timestamps count as the texts that
+            PostgreSQL writes.
         deadline_s: how long a look may take, in seconds: a server that is frozen ends no statement.
 
     Raises:
@@ -62,6 +68,7 @@ class PostgresObserver:
         query_id: str | Callable[[], str | None] | None = None,
         ids: Ids = "numbers",
         keys: Ids = "numbers",
+        content: Sequence[str] = (),
         deadline_s: float = 30.0,
     ) -> None:
         self._deadline_s = deadline_s
@@ -69,6 +76,7 @@ class PostgresObserver:
         self._table = tuple(table.split("."))
         self._columns = (column,) if key_column is None else (column, key_column)
         self._kinds: tuple[Ids, ...] = (ids, keys)[: len(self._columns)]
+        self._content = tuple(content)
         self._query_id = query_id
 
     def __repr__(self) -> str:
@@ -82,13 +90,19 @@ class PostgresObserver:
             SinkCheckError: there is no such table, or no right to read it.
         """
         with self._connected() as connection:
+            content = (
+                content_expression(connection, self._table, self._content)
+                if self._content
+                else None
+            )
             numbers = all(kind == "numbers" for kind in self._kinds)
             columns = (
-                _numbers(connection, self._table, self._columns)
+                _numbers(connection, self._table, self._columns, content)
                 if numbers
-                else self._texts(connection)
+                else self._texts(connection, content)
             )
-        return Rows(columns[0], keys=columns[1] if len(columns) > 1 else None)
+        contents = columns.pop() if self._content else None
+        return Rows(columns[0], keys=columns[1] if len(columns) > 1 else None, contents=contents)
 
     def leftovers(self) -> list[str]:
         """Return prepared transactions, staging tables, and sessions of ours that hold a
@@ -150,18 +164,29 @@ class PostgresObserver:
             finally:
                 watchdog.cancel()
 
-    def _texts(self, connection: psycopg.Connection[Any]) -> list[Any]:
+    def _texts(
+        self, connection: psycopg.Connection[Any], content: sql.Composable | None
+    ) -> list[Any]:
         from psycopg import sql
 
-        names = sql.SQL(", ").join(sql.Identifier(name) for name in self._columns)
+        wanted: list[sql.Composable] = [sql.Identifier(name) for name in self._columns]
+        wanted += [] if content is None else [content]
         rows = connection.execute(
-            sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(*self._table))
+            sql.SQL("SELECT {} FROM {}").format(
+                sql.SQL(", ").join(wanted), sql.Identifier(*self._table)
+            )
         ).fetchall()
-        return [decoded([row[at] for row in rows], kind) for at, kind in enumerate(self._kinds)]
+        found = [decoded([row[at] for row in rows], kind) for at, kind in enumerate(self._kinds)]
+        if content is not None:
+            found.append(np.fromiter((row[-1] for row in rows), np.int64, len(rows)))
+        return found
 
 
 def _numbers(
-    connection: psycopg.Connection[Any], table: tuple[str, ...], columns: tuple[str, ...]
+    connection: psycopg.Connection[Any],
+    table: tuple[str, ...],
+    columns: tuple[str, ...],
+    content: sql.Composable | None,
 ) -> list[Any]:
     """Read whole numbers in PostgreSQL's binary COPY format: a header, and per row the number of
     fields and each field's length and value.
@@ -171,24 +196,25 @@ def _numbers(
     """
     from psycopg import sql
 
-    each = [
+    each: list[sql.Composable] = [
         sql.SQL(
             "CASE WHEN {0}::pg_catalog.text OPERATOR(pg_catalog.~) '^[0-9]{{1,18}}$' "
             "THEN {0}::pg_catalog.text::bigint ELSE {1} END"
         ).format(sql.Identifier(column), sql.Literal(UNREADABLE))
         for column in columns
     ]
+    each += [] if content is None else [content]
     source = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)").format(
         sql.SQL(", ").join(sql.SQL("({})::bigint").format(one) for one in each),
         sql.Identifier(*table),
     )
     with connection.cursor() as cursor, cursor.copy(source) as copy:
-        content = b"".join(bytes(block) for block in copy)
-    fields = [(f"{part}{at}", kind) for at in range(len(columns)) for part, kind in _FIELD]
+        answer = b"".join(bytes(block) for block in copy)
+    fields = [(f"{part}{at}", kind) for at in range(len(each)) for part, kind in _FIELD]
     found = np.frombuffer(
-        content[_HEADER_BYTES:-_TRAILER_BYTES], np.dtype([("fields", ">i2"), *fields])
+        answer[_HEADER_BYTES:-_TRAILER_BYTES], np.dtype([("fields", ">i2"), *fields])
     )
-    return [found[f"number{at}"].astype(np.int64) for at in range(len(columns))]
+    return [found[f"number{at}"].astype(np.int64) for at in range(len(each))]
 
 
 def _cut_off(connection: psycopg.Connection[Any]) -> None:
