@@ -19,6 +19,8 @@ from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
 DEADLINE_S = 300
 """How long a state is waited for at most: the machine may be busy with other things."""
 
+PARTITIONED_SHARE = 0.3
+
 UNNOTICED = " (not noticed)"
 """How a fault's name ends when nothing showed of it: alone, such faults prove nothing."""
 
@@ -110,7 +112,9 @@ class Arena:
         return Servers(kafka, postgres or self.enter(EmbeddedPostgres(settings=settings)))
 
     def world(self, kind, servers, **config):
-        """Make a query; its drivers are killed when the scenario is over."""
+        """Make a query; its drivers are killed when the scenario is over. In some, rows say in which
+        partition they want to be."""
+        config = {"partitioned": self.rng.random() < PARTITIONED_SHARE, **config}
         world = World(self.folder / f"world{len(self.worlds)}", kind, servers, **config)
         self.worlds.append(world)
         self.at_the_end(world.close)

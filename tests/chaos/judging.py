@@ -6,6 +6,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from chaos.contents import Expected
 from chaos.workload import EMPTY_BATCHES
 from chaos.worlds import KEYS, PARTITIONS
 from onceforall.errors import CheckpointMismatchError, SinkUnavailableError
@@ -13,6 +16,7 @@ from onceforall.spark.remote_path import files_below
 from onceforall.testing import observers
 from onceforall.testing.checker import (
     RunningCheck,
+    StateTruth,
     TableTruth,
     UniformTruth,
     check_log,
@@ -46,30 +50,40 @@ class Watch:
 
     def __init__(self, world):
         self._world = world
-        self._truth = self._truth_of(MOST_BATCHES_OF_COUNTS)
+        # What a query makes at random is known to nobody.
+        self._expected = (
+            None
+            if world.config.get("diverging")
+            else Expected(world.config, last_of_a_count if world.counts else int)
+        )
+        self._truths = {sink: self._truth_of(sink) for sink in world.sinks}
         self._read = Counter()
         self._torn_reads = []
         whole = [] if world.config.get("postgres", {}).get("mode") == "prepared" else ["postgres"]
-        self._check = RunningCheck(self._truth, whole=["files", *whole], settle_s=SETTLE_S)
+        self._check = RunningCheck(self._truths, whole=["files", *whole], settle_s=SETTLE_S)
         place = world.place
         self._log = observers.CommitLogObserver(
             str(world.checkpoint), store=None if place is None else place.store
         )
         self._observers = {sink: self._observer(sink) for sink in world.sinks}
 
-    def _truth_of(self, batches):
+    def _truth_of(self, sink, batches=MOST_BATCHES_OF_COUNTS):
         world = self._world
+        contents = None if self._expected is None else self._expected.of(sink)
         if world.config.get("complete"):
-            return self._last_counts_of(batches)
+            return StateTruth(lambda batch: self._last_counts_of(batch + 1, contents))
         if world.counts:
-            return running_counts(world.rows_per_batch, max(batches, 1), KEYS)
+            return running_counts(world.rows_per_batch, max(batches, 1), KEYS, contents)
         # Where a query removes duplicates, it shuffles: only batches have an order.
         tasks = sum(world.config.get("source", {}).get("partitions", [PARTITIONS]))
         return UniformTruth(
-            world.rows_per_batch, keys=KEYS, tasks=None if world.stateful else tasks
+            world.rows_per_batch,
+            keys=KEYS,
+            tasks=None if world.stateful else tasks,
+            contents=contents,
         )
 
-    def _last_counts_of(self, batches):
+    def _last_counts_of(self, batches, contents):
         """In the output mode complete the table holds what the last batch came to; the first
         batches are empty."""
         left_out = EMPTY_BATCHES * self._world.rows_per_batch
@@ -77,11 +91,18 @@ class Watch:
         for bucket in range(KEYS):
             counted = range(left_out + bucket, batches * self._world.rows_per_batch, KEYS)
             ids += [f"{bucket}:{len(counted)}:{counted[-1]}"] if counted else []
-        return TableTruth(ids, [batches - 1] * len(ids), keys=[text[0] for text in ids])
+        return TableTruth(
+            np.asarray(ids, np.str_),
+            [batches - 1] * len(ids),
+            keys=np.asarray([text[0] for text in ids], np.str_),
+            contents=contents,
+        )
 
     def _observer(self, sink):
         world = self._world
         how = {"ids": "texts", "keys": "texts"} if world.counts else {}
+        if self._expected is not None:
+            how["content"] = self._expected.asked_of(sink)
         if sink == "kafka":
             return observers.KafkaObserver(
                 world.servers.direct, world.topic, query_id=self._log.query_id, **how
@@ -94,9 +115,6 @@ class Watch:
 
     def look(self):
         """Read the sinks, then the log; a sink that can't be read now is left out."""
-        if self._world.config.get("complete"):
-            # The table shows what the last batch came to, and nothing of the others.
-            return
         views = {}
         for sink, observer in self._observers.items():
             rows = self._rows_now(sink, observer)
@@ -133,29 +151,27 @@ class Watch:
         """Judge when no driver runs: wait, for a bounded time, until nothing is under way, then
         compare everything."""
         left = observers.settled(self._observers, QUIET_S)
-        unseen = (
-            []
-            if self._world.config.get("complete")
-            else [sink for sink in self._observers if not self._read[sink]]
-        )
+        unseen = [sink for sink in self._observers if not self._read[sink]]
         self.look()
         log, spark = self._log.view(), self._log.spark_committed()
         batches = spark + 1
         views = {sink: self._read_anew(sink) for sink in self._observers}
-        report = check_quiet(self._truth_of(batches), views, self._decided(), left).with_(
-            self._log_of(log, spark)
+        # Of counts, those of batches that nobody has decided are no input's.
+        truths = (
+            {sink: self._truth_of(sink, batches) for sink in self._observers}
+            if self._world.counts
+            else self._truths
         )
+        report = check_quiet(truths, views, self._decided(), left).with_(self._log_of(log, spark))
         violations = [*report.violations, *self._torn_reads, *self._left_in_the_log()]
         violations += [
             f"nothing-read: {sink}: it was never read while drivers ran" for sink in unseen
         ]
-        torn = report.total.torn
         if self._world.counts and not self._world.config.get("complete"):
             violations += self._state(batches, views)
-        if not self._world.config.get("complete"):
-            running = self._check.report()
-            violations += running.violations
-            torn += running.total.torn
+        running = self._check.report()
+        violations += running.violations
+        torn = report.total.torn + running.total.torn
         if not violations and not report.ok:
             violations.append("nothing was read")
         total = report.total
@@ -205,3 +221,8 @@ class Watch:
     def close(self):
         for observer in self._observers.values():
             observer.close()
+
+
+def last_of_a_count(text):
+    """The last row that a running count has counted, from its id; see ``running_counts``."""
+    return int(text.rpartition(":")[2])

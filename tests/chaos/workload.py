@@ -7,7 +7,8 @@ behind batch ``until_batch``, or when ``stop_file`` appears. It leaves ``pids.js
 ``errors.json`` (why its runs ended) and ``status.json`` in its work folder.
 
 Each key is written by one task in ascending order, so that order within a key can be checked; a
-stateful query writes the running count of each key.
+stateful query writes the running count of each key. What else a row bears is in module
+``contents``, unless replays are to differ.
 """
 
 import logging
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from chaos import contents
 from chaos.machine import end_what_was_left
 from onceforall.spark.stores import Stores
 from support.driver_program import configured, jvm_of, leave
@@ -41,6 +43,8 @@ DEFAULTS = {
     "stateful": False,
     "diverging": False,
     "complete": False,
+    "epoch_us": 0,
+    "partitioned": False,
     "options": {},
     "sink_options": {},
     "spark": {},
@@ -242,7 +246,7 @@ def passed(rows, config):
     if config["stateful"]:
         rows = rows.withWatermark("timestamp", "1 hour").dropDuplicatesWithinWatermark(["value"])
     columns = [key.alias("key"), F.col("value").cast("string").alias("value")]
-    return rows.select(*columns, *(different(config) if config["diverging"] else [])), "append"
+    return rows.select(*columns, *others(F.col("value"), config)), "append"
 
 
 def counted(rows, config):
@@ -259,9 +263,13 @@ def counted(rows, config):
         F.col("key"),
         F.concat_ws(":", F.col("key"), F.col("n"), F.col("last")).alias("value"),
     ]
-    return counts.select(
-        *columns, *(different(config) if config["diverging"] else [])
-    ), "complete" if config["complete"] else "update"
+    mode = "complete" if config["complete"] else "update"
+    return counts.select(*columns, *others(F.col("last"), config)), mode
+
+
+def others(number, config):
+    """The columns besides id and key."""
+    return different(config) if config["diverging"] else contents.columns(number, config)
 
 
 def different(config):
@@ -287,7 +295,9 @@ def sink(kind, config):
             "transaction.timeout.ms": 600_000,
             **config["sink_options"],
         }
-        return ofa.KafkaSink(options, topic=config["topic"], **config["sink_arguments"])
+        times = {} if config["diverging"] else {"timestamp_column": "at"}
+        arguments = {**times, **config["sink_arguments"]}
+        return ofa.KafkaSink(options, topic=config["topic"], **arguments)
     if kind == "files":
         return ofa.FileSink(
             config["files"], format="json", partition_by=["key"], **config["files_arguments"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from chaos import sources, workload
+from chaos import contents, sources, workload
 from chaos.tally import Tally
 from onceforall.spark.remote_path import RemotePath, files_below
 from support.databases import make_database
@@ -23,6 +23,7 @@ from support.waiting import until
 WORKLOAD = Path(__file__).parent / "workload.py"
 KEYS = 4
 PARTITIONS = 2
+A_DAY_S = 86_400
 
 KINDS = {
     "kafka": {"sinks": ["kafka"]},
@@ -119,6 +120,8 @@ class World:
             "rows_per_batch": rows_per_batch,
             "keys": KEYS,
             "partitions": PARTITIONS,
+            "partitioned": False,
+            "epoch_us": int(time.time() - A_DAY_S) * 1_000_000,
             "stop_file": str(self.folder / "stop"),
             **base,
         }
@@ -129,7 +132,8 @@ class World:
         url = self.servers.postgres.url(make_database(self.servers.postgres))
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
-                "CREATE TABLE out (key text NOT NULL, value text PRIMARY KEY, other text)"
+                "CREATE TABLE out (key text NOT NULL, value text PRIMARY KEY, other text, "
+                f"{contents.TABLE})"
             )
         return url
 
