@@ -320,6 +320,17 @@ def test_changing(served, capsys, monkeypatch):
     served.run_page("docs/changing.md", behind, before)
 
 
+VALUES_OF_THE_CHECKERS_PAGE = (
+    "*",
+    (
+        "array(named_struct('key', 'source', 'value', CAST('web' AS BINARY)), "
+        "named_struct('key', 'campaign', 'value', CAST(NULL AS BINARY))) AS headers"
+    ),
+    "CAST(CAST(id AS DECIMAL(10, 0)) / 100 AS DECIMAL(12, 2)) AS price",
+    "timestamp_seconds(unix_seconds(TIMESTAMP '2026-11-26 00:00:00+00:00') + id) AS at",
+)
+
+
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_checker(served, capsys):
@@ -327,7 +338,7 @@ def test_checker(served, capsys):
     that is right, and would else raise."""
     from onceforall.testing import checker
 
-    served.sql("CREATE TABLE spend (id bigint, campaign_id text)")
+    served.sql("CREATE TABLE spend (id bigint, campaign_id text, price numeric, at timestamptz)")
     for batch in range(2):
         served.add(
             "events",
@@ -336,14 +347,15 @@ def test_checker(served, capsys):
 
     def query():
         servers = {"bootstrap.servers": served.places.servers}
+        topic = served.places.topic("attributed")
         return (
-            ofa.write_stream(served.names["events"])
-            .to(ofa.KafkaSink(servers, topic=served.places.topic("attributed")), name="topic")
+            ofa.write_stream(served.names["events"].selectExpr(*VALUES_OF_THE_CHECKERS_PAGE))
+            .to(ofa.KafkaSink(servers, topic=topic, timestamp_column="at"), name="topic")
             .to(ofa.FileSink(str(served.places.path("/lake/attributed"))), name="files")
             .to(
                 ofa.PostgresSink(served.places.database, table="spend"),
                 name="table",
-                transform=lambda batch: batch.select("id", "campaign_id"),
+                transform=lambda batch: batch.select("id", "campaign_id", "price", "at"),
             )
             .option("checkpointLocation", str(served.places.path("/checkpoints/ads")))
             .trigger(availableNow=True)
@@ -353,7 +365,7 @@ def test_checker(served, capsys):
     def before(number):
         if number == 1:
             assert query().awaitTermination(120)
-        if number == 2:
+        if number == 4:
             served.add("events", *({**an_event(n), "value": str(n)} for n in range(2000, 3000)))
             served.names["query"] = query()
 
@@ -368,6 +380,8 @@ def test_checker(served, capsys):
             }
             assert counts == dict.fromkeys(("topic", "files", "table"), (2000, 2000))
         if number == 2:
+            assert len(served.names["views"]["table"]) == 2000
+        if number == 4:
             assert isinstance(served.names["check"], checker.RunningCheck)
 
     served.run_page("docs/checker.md", behind, before)

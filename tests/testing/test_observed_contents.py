@@ -135,25 +135,29 @@ def test_an_empty_table_and_infinite_dates_can_be_read(filled):
 # --- files ----------------------------------------------------------------------------------------
 
 
-def written(path, format_, changed=None):
+def written(path, format_, changed=None, swapped=(), **more):
     """A folder of ``FileSink`` with one batch of which one value is another one."""
     sink = FileSink(path, format=format_)
     sink.check(StartInfo(QUERY, "files"))
     values = columns(range(ROWS))
     if changed is not None:
         values[changed][CHANGED] = OTHER[changed]
+    ids = list(range(ROWS))
+    for one, other in swapped:
+        ids[one], ids[other] = other, one
+    values = {name: [column[n] for n in ids] for name, column in values.items()}
     types = {
         "price": pa.decimal128(20, 6),
         "at": pa.timestamp("us", "UTC"),
         "local": pa.timestamp("us"),
         "few": pa.float32(),
     }
-    arrays = {"value": pa.array([str(n) for n in range(ROWS)])}
+    arrays = {"value": pa.array([str(n) for n in ids])}
     arrays |= {name: pa.array(column, types.get(name)) for name, column in values.items()}
     transaction = sink.begin_transaction(TaskAttempt(QUERY, "files", 0, 0, 0, 0, 0))
     sink.invoke(transaction, pa.RecordBatch.from_pydict(arrays))
     sink.commit(CommitPermit(0, 1, 0), sink.confirm([sink.pre_commit(transaction)]))
-    return FileObserver(path, key_column=None, content=NAMES)
+    return FileObserver(path, key_column=None, content=NAMES, **more)
 
 
 @pytest.mark.parametrize("format_", ["json", "parquet", "orc"])
@@ -168,6 +172,17 @@ def test_a_changed_value_in_a_file_is_reported(tmp_path, name):
     report = found_in(written(tmp_path, "json", name).rows())
     assert report.kinds() == {findings.WRONG_VALUE}
     assert f"ids {CHANGED}" in str(report.violations[0])
+
+
+def test_rows_of_a_file_in_another_order_are_reported_where_order_is_looked_at(tmp_path):
+    truth = UniformTruth(ROWS, keys=5, tasks=1, contents=contents)
+    assert found_in(written(tmp_path / "right", "parquet", ordered=True).rows(), truth).ok
+    # 3 and 13 are of one key, 4 is of another.
+    other_keys = written(tmp_path / "other", "parquet", swapped=[(3, 4)], ordered=True)
+    assert found_in(other_keys.rows(), truth).ok
+    wrong = written(tmp_path / "wrong", "parquet", swapped=[(3, 13)], ordered=True)
+    assert found_in(wrong.rows(), truth).kinds() == {findings.MISORDERED}
+    assert found_in(written(tmp_path / "not", "parquet", swapped=[(3, 13)]).rows(), truth).ok
 
 
 def test_a_folder_without_rows_has_no_contents(tmp_path):

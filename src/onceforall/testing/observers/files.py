@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from onceforall.errors import SinkUnavailableError
@@ -42,6 +43,9 @@ class FileObserver:
         keys: how keys are read.
         content: the columns whose values make up the content of a row (``contents_of``), in this
             order; none: contents are not looked at.
+        ordered: whether the order of rows is looked at: that of the batches, and within a file that
+            of its rows. It needs rows whose tasks are known (``Truth.tasks_at``), each of which
+            writes the rows of a key into one file.
         storage: how to reach the bucket, as ``read_files`` takes it.
 
     Raises:
@@ -59,6 +63,7 @@ class FileObserver:
         ids: Ids = "numbers",
         keys: Ids = "numbers",
         content: Sequence[str] = (),
+        ordered: bool = False,
         storage: Mapping[str, str] | None = None,
     ) -> None:
         self._source: Source = source_of(path, storage)
@@ -71,6 +76,7 @@ class FileObserver:
         self._id_kind: Ids = ids
         self._key_kind: Ids = keys
         self._content = tuple(content)
+        self._ordered = ordered
         self._known: dict[tuple[str, str, int, frozenset[str]], _Part] = {}
 
     def __repr__(self) -> str:
@@ -84,7 +90,7 @@ class FileObserver:
             CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged.
         """
         parts = []
-        for batch in self._batches():
+        for batch in sorted(self._batches(), key=lambda each: each.files.batch):
             mark = batch.query_id, batch.sink, batch.files.batch, batch.files.attempts
             if mark not in self._known:
                 self._known[mark] = self._read(batch)
@@ -93,8 +99,11 @@ class FileObserver:
             return NO_ROWS
         keys = joined([part.keys for part in parts if part.keys is not None], self._key_kind)
         contents = joined([part.contents for part in parts if part.contents is not None], "numbers")
+        ids = joined([part.ids for part in parts], self._id_kind)
         return Rows(
-            joined([part.ids for part in parts], self._id_kind),
+            ids,
+            np.zeros(len(ids), np.int64) if self._ordered else None,
+            np.arange(len(ids), dtype=np.int64) if self._ordered else None,
             keys=None if self._key_column is None else keys,
             contents=contents if self._content else None,
         )
