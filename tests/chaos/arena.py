@@ -20,6 +20,15 @@ DEADLINE_S = 300
 """How long a state is waited for at most: the machine may be busy with other things."""
 
 PARTITIONED_SHARE = 0.3
+SPARK = {
+    "spark.sql.adaptive.enabled": (None, None, "false"),
+    "spark.sql.streaming.minBatchesToRetain": (None, None, "2", "1000000"),
+}
+"""Settings that are drawn for each query, where a scenario says nothing of them; None: as Spark
+ships."""
+
+DAEMONS = ("onceforall.worker_daemon", "onceforall.worker_daemon", "chaos.daemon")
+"""What forks Python workers: what ships, or what has imported all that tasks need."""
 
 UNNOTICED = " (not noticed)"
 """How a fault's name ends when nothing showed of it: alone, such faults prove nothing."""
@@ -113,8 +122,13 @@ class Arena:
 
     def world(self, kind, servers, **config):
         """Make a query; its drivers are killed when the scenario is over. In some, rows say in which
-        partition they want to be."""
-        config = {"partitioned": self.rng.random() < PARTITIONED_SHARE, **config}
+        partition they want to be, and Spark has other settings than it ships with."""
+        partitioned = self.rng.random() < PARTITIONED_SHARE
+        drawn = {name: self.rng.choice(values) for name, values in SPARK.items()}
+        spark = {name: value for name, value in drawn.items() if value is not None}
+        spark |= config.pop("spark", {})
+        daemon = self.rng.choice(DAEMONS)
+        config = {"partitioned": partitioned, "daemon": daemon, **config, "spark": spark}
         world = World(self.folder / f"world{len(self.worlds)}", kind, servers, **config)
         self.worlds.append(world)
         self.at_the_end(world.close)

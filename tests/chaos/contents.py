@@ -86,9 +86,9 @@ class Expected:
     def _numbers(self, ids):
         return [self._number_of(each) for each in ids.tolist()]
 
-    def _of_rows(self, ids, sink):
-        numbers = self._numbers(ids)
-        found = [
+    def values(self, numbers):
+        """The columns of rows with these numbers, in the order of ``NAMES``."""
+        return [
             [_note(n) for n in numbers],
             [None if n % 5 == 4 else Decimal(n * 125).scaleb(-4) for n in numbers],
             self._times_us(numbers),
@@ -96,6 +96,10 @@ class Expected:
             [n / 3.0 for n in numbers],
             [None if n % 13 == 7 else n % 3 == 0 for n in numbers],
         ]
+
+    def _of_rows(self, ids, sink):
+        numbers = self._numbers(ids)
+        found = self.values(numbers)
         if self._has_headers(sink):
             found.append([_structs(n) for n in numbers])
         return contents_of(found)

@@ -6,29 +6,21 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from chaos.contents import Expected
-from chaos.workload import EMPTY_BATCHES
-from chaos.worlds import KEYS, PARTITIONS
+from chaos.truths import Truths
+from chaos.worlds import KEYS
 from onceforall.errors import CheckpointMismatchError, SinkUnavailableError
 from onceforall.spark.remote_path import files_below
 from onceforall.testing import observers
 from onceforall.testing.checker import (
     RunningCheck,
-    StateTruth,
-    TableTruth,
-    UniformTruth,
     check_log,
     check_quiet,
     check_state,
     last_counts,
-    running_counts,
 )
 
 SETTLE_S = {"kafka": 60.0}
 QUIET_S = 60
-MOST_BATCHES_OF_COUNTS = 5000
 
 
 @dataclass
@@ -50,59 +42,27 @@ class Watch:
 
     def __init__(self, world):
         self._world = world
-        # What a query makes at random is known to nobody.
-        self._expected = (
-            None
-            if world.config.get("diverging")
-            else Expected(world.config, last_of_a_count if world.counts else int)
-        )
-        self._truths = {sink: self._truth_of(sink) for sink in world.sinks}
+        self._truths = Truths(world)
         self._read = Counter()
         self._torn_reads = []
-        whole = [] if world.config.get("postgres", {}).get("mode") == "prepared" else ["postgres"]
-        self._check = RunningCheck(self._truths, whole=["files", *whole], settle_s=SETTLE_S)
+        mode = world.config.get("postgres", {}).get("mode", "staged")
+        self._early = {"postgres"} if mode == "upsert" else set()
+        truths = self._truths.while_running()
+        whole = ["files", *(["postgres"] if mode == "staged" else [])]
+        self._check = RunningCheck(truths, whole=whole, settle_s=SETTLE_S)
+        self._check_early = RunningCheck(truths)
+        self._settled = set(world.sinks) - self._early
         place = world.place
         self._log = observers.CommitLogObserver(
             str(world.checkpoint), store=None if place is None else place.store
         )
         self._observers = {sink: self._observer(sink) for sink in world.sinks}
 
-    def _truth_of(self, sink, batches=MOST_BATCHES_OF_COUNTS):
-        world = self._world
-        contents = None if self._expected is None else self._expected.of(sink)
-        if world.config.get("complete"):
-            return StateTruth(lambda batch: self._last_counts_of(batch + 1, contents))
-        if world.counts:
-            return running_counts(world.rows_per_batch, max(batches, 1), KEYS, contents)
-        # Where a query removes duplicates, it shuffles: only batches have an order.
-        tasks = sum(world.config.get("source", {}).get("partitions", [PARTITIONS]))
-        return UniformTruth(
-            world.rows_per_batch,
-            keys=KEYS,
-            tasks=None if world.stateful else tasks,
-            contents=contents,
-        )
-
-    def _last_counts_of(self, batches, contents):
-        """In the output mode complete the table holds what the last batch came to; the first
-        batches are empty."""
-        left_out = EMPTY_BATCHES * self._world.rows_per_batch
-        ids = []
-        for bucket in range(KEYS):
-            counted = range(left_out + bucket, batches * self._world.rows_per_batch, KEYS)
-            ids += [f"{bucket}:{len(counted)}:{counted[-1]}"] if counted else []
-        return TableTruth(
-            np.asarray(ids, np.str_),
-            [batches - 1] * len(ids),
-            keys=np.asarray([text[0] for text in ids], np.str_),
-            contents=contents,
-        )
-
     def _observer(self, sink):
         world = self._world
         how = {"ids": "texts", "keys": "texts"} if world.counts else {}
-        if self._expected is not None:
-            how["content"] = self._expected.asked_of(sink)
+        if self._truths.expected is not None:
+            how["content"] = self._truths.expected.asked_of(sink)
         if sink == "kafka":
             return observers.KafkaObserver(
                 world.servers.direct, world.topic, query_id=self._log.query_id, **how
@@ -110,7 +70,10 @@ class Watch:
         if sink == "files":
             files = world.config["files"]
             on_s3 = {"storage": world.place.store} if files.startswith("s3a:") else {}
-            return observers.FileObserver(files, **on_s3, **how)
+            # With folders by another column a key has several files, which have no order.
+            folders = world.config.get("files_arguments", {}).get("partition_by", ["key"])
+            ordered = set(folders) <= {"key"}
+            return observers.FileObserver(files, ordered=ordered, **on_s3, **how)
         return observers.PostgresObserver(world.database, "out", query_id=self._log.query_id, **how)
 
     def look(self):
@@ -121,13 +84,22 @@ class Watch:
             if rows is not None:
                 views[sink] = rows
         try:
-            self._check.observe(views, self._decided(), at_s=time.monotonic())
+            self._observe(views, self._decided(), time.monotonic())
         except CheckpointMismatchError:
             if not self._world.config.get("options", {}).get("onceforall.adoptCheckpoint"):
                 raise
             # A log that is being moved can't be read for a moment.
             return
         self._read.update(views.keys())
+
+    def _observe(self, views, decided, at_s):
+        settled = {sink: rows for sink, rows in views.items() if sink not in self._early}
+        if settled:
+            self._check.observe(settled, decided, at_s=at_s)
+        early = {sink: rows for sink, rows in views.items() if sink in self._early}
+        if early:
+            # There rows are visible before their decision, which is the next one then.
+            self._check_early.observe(early, range(len(decided) + 1), at_s=at_s)
 
     def _rows_now(self, sink, observer):
         try:
@@ -156,22 +128,21 @@ class Watch:
         log, spark = self._log.view(), self._log.spark_committed()
         batches = spark + 1
         views = {sink: self._read_anew(sink) for sink in self._observers}
-        # Of counts, those of batches that nobody has decided are no input's.
-        truths = (
-            {sink: self._truth_of(sink, batches) for sink in self._observers}
-            if self._world.counts
-            else self._truths
+        report = check_quiet(self._truths.through(batches), views, self._decided(), left).with_(
+            self._log_of(log, spark)
         )
-        report = check_quiet(truths, views, self._decided(), left).with_(self._log_of(log, spark))
         violations = [*report.violations, *self._torn_reads, *self._left_in_the_log()]
         violations += [
             f"nothing-read: {sink}: it was never read while drivers ran" for sink in unseen
         ]
         if self._world.counts and not self._world.config.get("complete"):
             violations += self._state(batches, views)
-        running = self._check.report()
-        violations += running.violations
-        torn = report.total.torn + running.total.torn
+        torn = report.total.torn
+        for check, sinks in ((self._check, self._settled), (self._check_early, self._early)):
+            if sinks:
+                running = check.report()
+                violations += running.violations
+                torn += running.total.torn
         if not violations and not report.ok:
             violations.append("nothing was read")
         total = report.total
@@ -184,7 +155,7 @@ class Watch:
             duplicated=total.duplicated,
             torn=torn,
             leftovers=total.leftovers,
-            looks=self._check.looks,
+            looks=self._check.looks + self._check_early.looks,
             violations=[str(each) for each in violations],
         )
 
@@ -221,8 +192,3 @@ class Watch:
     def close(self):
         for observer in self._observers.values():
             observer.close()
-
-
-def last_of_a_count(text):
-    """The last row that a running count has counted, from its id; see ``running_counts``."""
-    return int(text.rpartition(":")[2])

@@ -1,6 +1,7 @@
 """The scenarios of random faults, by name. What is expected in each is its function's docstring."""
 
 from chaos import nemeses_disks as disks
+from chaos import nemeses_grammar as drawn
 from chaos import nemeses_identity as identity
 from chaos import nemeses_power as power
 from chaos import nemeses_servers as servers
@@ -23,6 +24,17 @@ SCENARIOS = {
                 "broker restart with open transactions",
             ),
             storms.storm,
+            weight=4,
+        ),
+        Scenario(
+            "grammar",
+            (
+                (
+                    "a pipeline that a grammar draws; SIGKILL at random failpoints and moments: driver, "
+                    "Python worker, broker, PostgreSQL"
+                ),
+            ),
+            drawn.drawn_pipelines,
             weight=4,
         ),
         Scenario(

@@ -11,10 +11,10 @@ BATCHES = 400
 without any fault."""
 
 
-def fill(kafka, counts):
+def fill(kafka, counts, rows_per_task=ROWS_PER_TASK):
     """Make topics with so many partitions each, and fill them.
 
-    Row ``id`` of a batch of ``partitions * ROWS_PER_TASK`` rows lies in the partition ``id %
+    Row ``id`` of a batch of ``partitions * rows_per_task`` rows lies in the partition ``id %
     partitions``, counted over all topics. All partitions are equally long, so that Spark's limit
     per batch comes to as many rows of each.
 
@@ -36,7 +36,7 @@ def fill(kafka, counts):
     }
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **options})
     failed = []
-    for row in range(len(places) * ROWS_PER_TASK * BATCHES):
+    for row in range(len(places) * rows_per_task * BATCHES):
         topic, partition = places[row % len(places)]
         producer.produce(
             topic,
@@ -48,4 +48,4 @@ def fill(kafka, counts):
             producer.poll(0)
     assert producer.flush(120) == 0
     assert not failed, failed[0]
-    return names, len(places) * ROWS_PER_TASK
+    return names, len(places) * rows_per_task

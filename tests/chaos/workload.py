@@ -25,6 +25,12 @@ from support.driver_program import configured, jvm_of, leave
 from support.small_spark import small_spark
 
 EMPTY_BATCHES = 4
+FILTERED = 3
+"""The operator ``filter`` drops the multiples of it."""
+
+SHUFFLING = ("deduplicate", "count", "complete", "repartition")
+"""Operators behind which the rows of a key may come to other tasks than the source's, in another
+order."""
 
 DEFAULTS = {
     "bootstrap": "",
@@ -40,6 +46,7 @@ DEFAULTS = {
     "keys": 4,
     "partitions": 2,
     "master": "local[2]",
+    "operator": "",
     "stateful": False,
     "diverging": False,
     "complete": False,
@@ -48,6 +55,7 @@ DEFAULTS = {
     "options": {},
     "sink_options": {},
     "spark": {},
+    "daemon": "chaos.daemon",
     "java_options": "",
     "stop_file": "",
     "restarts": 0,
@@ -57,6 +65,7 @@ DEFAULTS = {
     "files_arguments": {},
     "environment": {},
     "source": {},
+    "roll_after_entries": 0,
 }
 
 
@@ -64,6 +73,11 @@ def main():
     config = configured(DEFAULTS)
     work = Path(config["work"])
     os.environ.update(config["environment"])
+    if config["roll_after_entries"]:
+        from onceforall.driver import query_run as runs
+
+        # What a run comes to in days.
+        runs.ROLL_AFTER_ENTRIES = config["roll_after_entries"]
     spark = session(config)
     jvm = jvm_of(spark)
     leave(work / "pids.json", {"python": os.getpid(), "jvm": None if is_on_a_machine() else jvm})
@@ -102,7 +116,7 @@ def session(config):
     if is_on_a_machine():
         end_what_was_left()
     daemon = (
-        {"spark.python.daemon.module": "chaos.daemon"}
+        {"spark.python.daemon.module": config["daemon"]}
         if config["master"].startswith("local[")
         else {}
     )
@@ -110,8 +124,6 @@ def session(config):
     settings = {
         **jars,
         "spark.default.parallelism": "2",
-        "spark.sql.streaming.minBatchesToRetain": "1000000",
-        "spark.sql.adaptive.enabled": "false",
         **daemon,
         **config["spark"],
     }
@@ -154,9 +166,10 @@ def watch(spark, query, config):
     looks = 0
     while looks % 8 or query.isActive:
         looks += 1
-        if config["armed"] and (commits / str(begun + 1)).exists():
+        now = newest(commits)
+        if config["armed"] and now > begun:
             arm(config)
-        if newest(commits) >= config["until_batch"] or stop_is_wanted(config):
+        if now >= config["until_batch"] or stop_is_wanted(config):
             query.stop()
             return
         time.sleep(pause_s)
@@ -230,10 +243,24 @@ def of_kafka(spark, config):
     return rows.select(F.col("value").cast("string").cast("bigint").alias("value"), "timestamp")
 
 
+def operator_of(config):
+    """What the query does; a folder of files takes the output mode append only, so there one that
+    keeps state removes duplicates."""
+    if config["operator"] or not config["stateful"]:
+        return config["operator"] or "none"
+    if "files" in config["sinks"]:
+        return "deduplicate"
+    return "complete" if config["complete"] else "count"
+
+
 def counts(config):
-    """Whether a query that keeps state counts; a folder of files takes the output mode append
-    only, so there it removes duplicates."""
-    return config["stateful"] and "files" not in config["sinks"]
+    """Whether the query counts: a row is the running count of a key then."""
+    return operator_of(config) in {"count", "complete"}
+
+
+def left_out(config):
+    """How many rows a count leaves out: the first batches are empty where that is tried."""
+    return EMPTY_BATCHES * config["rows_per_batch"] if config["complete"] else 0
 
 
 def passed(rows, config):
@@ -243,7 +270,14 @@ def passed(rows, config):
     # of partitions, a key has one task.
     assert config["source"] or config["keys"] % config["partitions"] == 0
     key = (F.col("value") % config["keys"]).cast("string")
-    if config["stateful"]:
+    operator = operator_of(config)
+    if operator == "filter":
+        rows = rows.where(F.col("value") % FILTERED != 0)
+    if operator == "repartition":
+        rows = rows.repartition(3, key)
+    if operator == "deduplicate":
+        if config["operator"]:
+            rows = rows.withColumn("value", F.explode(F.array("value", "value")))
         rows = rows.withWatermark("timestamp", "1 hour").dropDuplicatesWithinWatermark(["value"])
     columns = [key.alias("key"), F.col("value").cast("string").alias("value")]
     return rows.select(*columns, *others(F.col("value"), config)), "append"
@@ -252,9 +286,8 @@ def passed(rows, config):
 def counted(rows, config):
     from pyspark.sql import functions as F
 
-    if config["complete"]:
-        # The first batches come to nothing.
-        rows = rows.where(F.col("value") >= EMPTY_BATCHES * config["rows_per_batch"])
+    if left_out(config):
+        rows = rows.where(F.col("value") >= left_out(config))
     key = (F.col("value") % config["keys"]).cast("string")
     counts = rows.groupBy(key.alias("key")).agg(
         F.count("*").alias("n"), F.max("value").alias("last")
@@ -263,7 +296,7 @@ def counted(rows, config):
         F.col("key"),
         F.concat_ws(":", F.col("key"), F.col("n"), F.col("last")).alias("value"),
     ]
-    mode = "complete" if config["complete"] else "update"
+    mode = "complete" if operator_of(config) == "complete" else "update"
     return counts.select(*columns, *others(F.col("last"), config)), mode
 
 
@@ -299,11 +332,10 @@ def sink(kind, config):
         arguments = {**times, **config["sink_arguments"]}
         return ofa.KafkaSink(options, topic=config["topic"], **arguments)
     if kind == "files":
-        return ofa.FileSink(
-            config["files"], format="json", partition_by=["key"], **config["files_arguments"]
-        )
+        arguments = {"format": "json", "partition_by": ["key"], **config["files_arguments"]}
+        return ofa.FileSink(config["files"], **arguments)
     # Every running count stays in the table: the key is all of it.
-    key = {"key": ["value"]} if counts(config) and not config["complete"] else {}
+    key = {"key": ["value"]} if operator_of(config) == "count" else {}
     return ofa.PostgresSink(config["database"], table="out", **{**key, **config["postgres"]})
 
 

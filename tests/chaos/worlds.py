@@ -32,7 +32,8 @@ KINDS = {
     "postgres-prepared": {"sinks": ["postgres"], "postgres": {"mode": "prepared"}},
     "all": {"sinks": ["kafka", "files", "postgres"], "postgres": {"mode": "staged"}},
 }
-"""The columns of the matrix; ``all`` is one decision over three sinks."""
+"""The columns of the matrix; ``all`` is one decision over three sinks. A world of another kind has
+the sinks that its configuration says."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,14 @@ class World:
         self.topic = f"chaos-{uuid.uuid4().hex[:12]}"
         self.stateful = bool(config.get("stateful"))
         if "source" in config:
-            topics, rows_per_batch = sources.fill(servers.kafka, config["source"]["partitions"])
+            topics, rows_per_batch = sources.fill(
+                servers.kafka,
+                config["source"]["partitions"],
+                config["source"].get("rows_per_task", sources.ROWS_PER_TASK),
+            )
             config["source"] = {**config["source"], "bootstrap": servers.direct, "topics": topics}
         base = json.loads(
-            json.dumps({**KINDS[kind], **config}).replace("{folder}", str(self.folder))
+            json.dumps({**KINDS.get(kind, {}), **config}).replace("{folder}", str(self.folder))
         )
         self.rows_per_batch = rows_per_batch = base.get("rows_per_batch", rows_per_batch)
         self.sinks = base["sinks"]
@@ -116,7 +121,6 @@ class World:
             "files": str(self.folder / "files"),
             "database": self.database,
             "checkpoint": str(self.checkpoint),
-            "spark": {} if place is None else place.spark,
             "rows_per_batch": rows_per_batch,
             "keys": KEYS,
             "partitions": PARTITIONS,
@@ -124,6 +128,7 @@ class World:
             "epoch_us": int(time.time() - A_DAY_S) * 1_000_000,
             "stop_file": str(self.folder / "stop"),
             **base,
+            "spark": {**(base.get("spark", {})), **({} if place is None else place.spark)},
         }
         self._numbers = itertools.count()
         self.drivers = []
