@@ -83,7 +83,7 @@ def _source(rng):
     if rng.random() < 0.4:
         counts = [rng.randint(1, 4) for _ in range(rng.randint(1, 2))]
         # Spark gives the topics one after the other, and each partition to a task.
-        return {"source": {"partitions": counts, "rows_per_task": rng.choice([60, 300])}}
+        return {"source": {"partitions": counts, "rows_per_task": rng.choice([60, 150])}}
     return {"rows_per_batch": rng.choice(ROWS_PER_BATCH)}
 
 

@@ -19,7 +19,7 @@ from chaos.worlds import KINDS, World
 from onceforall.failpoints.catalogue import CATALOGUE
 
 LONGEST_CHAIN = 24
-ROWS_PER_BATCH = 8000
+ROWS_PER_BATCH = 2000
 ALLOWED = ("FailpointError",)
 ONCE_PER_CHECKPOINT = ("bind.", "store.folder.", "file.folder.")
 KINDS_OF_ALL = ("kafka", "files", "postgres-staged")

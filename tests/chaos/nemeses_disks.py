@@ -45,7 +45,7 @@ def read_only(arena):
 def _with_disk(arena, fault, trouble_of, error):
     rng = arena.rng
     world = arena.world(
-        rng.choice(["all", "files"]), arena.servers(), rows_per_batch=rng.choice([2000, 10_000])
+        rng.choice(["all", "files"]), arena.servers(), rows_per_batch=rng.choice([2000, 4000])
     )
     disks = {"checkpoint": world.checkpoint, "files": world.folder / "files"}
     siege = Siege(arena, world, arena.watch(world))

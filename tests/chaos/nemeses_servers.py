@@ -109,7 +109,7 @@ def proxy(arena):
         "kafka",
         Servers(kafka, None, bootstrap=between.address),
         sink_options=IMPATIENT,
-        rows_per_batch=rng.choice([2000, 20_000]),
+        rows_per_batch=rng.choice([2000, 8000]),
     )
     siege = Siege(arena, world, arena.watch(world))
     siege.begin(2)

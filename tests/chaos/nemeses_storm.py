@@ -2,7 +2,7 @@
 
 from chaos.nemeses_siege import STATEFUL, Siege
 
-ROWS_PER_BATCH = (5000, 20_000, 40_000)
+ROWS_PER_BATCH = (2000, 5000, 10_000)
 
 
 def storm(arena):
@@ -55,7 +55,7 @@ def tasks_and_backends(arena):
 
     A run ends with each of them, for a failed task isn't tried again by ``local[2]``.
     """
-    world = arena.world("all", arena.servers(), rows_per_batch=arena.rng.choice([20_000, 40_000]))
+    world = arena.world("all", arena.servers(), rows_per_batch=arena.rng.choice([5000, 10_000]))
     siege = Siege(arena, world, arena.watch(world))
     siege.begin()
     while arena.goes_on:

@@ -44,7 +44,7 @@ def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     }
     # Each cell's, and at least one in the storm: how many that has time for, depends on the machine.
     assert data["kills"] > len(CELLS)
-    assert data["records"] > 10_000
+    assert data["records"] > 5000
     assert data["scenarios"]["storm"]["runs"] == 1
     assert "| violations | **0** |" in (tmp_path / "results.md").read_text()
 

@@ -57,7 +57,8 @@ def _number(text: str) -> int:
 def _written(value: Any) -> str:
     if value is None:
         return NULL
-    text = _WRITERS.get(type(value), _other)(value)
+    kind = type(value)
+    text = value if kind is str else _WRITERS.get(kind, _other)(value)
     return f"{len(text)}:{text}"
 
 
@@ -77,12 +78,17 @@ def _instant(value: datetime) -> str:
     return str((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds)
 
 
+def _list(value: Iterable[Any]) -> str:
+    return "[" + "".join(map(_written, value)) + "]"
+
+
+def _map(value: Mapping[Any, Any]) -> str:
+    parts = [_written(key) + _written(each) for key, each in value.items()]
+    parts.sort()
+    return "{" + "".join(parts) + "}"
+
+
 def _other(value: Any) -> str:
-    if isinstance(value, Mapping):
-        parts = (_written(key) + _written(each) for key, each in value.items())
-        return "{" + "".join(sorted(parts)) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + "".join(map(_written, value)) + "]"
     for kind, writer in _WRITERS.items():
         if isinstance(value, kind):
             return writer(value)
@@ -100,6 +106,9 @@ _WRITERS: Mapping[type, Callable[[Any], str]] = {
     bytes: bytes.hex,
     bytearray: bytearray.hex,
     memoryview: memoryview.hex,
+    list: _list,
+    tuple: _list,
+    dict: _map,
 }
 """By type; what is of a type below one of these is written like it. A datetime comes before a date,
 which it is too.
