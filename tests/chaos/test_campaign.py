@@ -49,6 +49,24 @@ def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     assert "| violations | **0** |" in (tmp_path / "results.md").read_text()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_pipeline_that_the_grammar_draws_survives_random_kills(tmp_path):
+    scenarios = {"grammar": SCENARIOS["grammar"]}
+    campaign = Campaign(
+        tmp_path,
+        minutes=14,
+        lanes=1,
+        seed=203,
+        cells=[],
+        scenarios=scenarios,
+        scenario_s=10,
+        rounds=1,
+    )
+    assert campaign.run(), campaign.results.data["found"]
+    assert campaign.results.data["scenarios"]["grammar"]["records"] > 0
+
+
 def test_every_cell_of_the_matrix_has_a_recipe():
     cells = list(matrix.all_cells())
     assert len(cells) > 1000
