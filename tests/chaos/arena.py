@@ -20,6 +20,7 @@ DEADLINE_S = 300
 """How long a state is waited for at most: the machine may be busy with other things."""
 
 PARTITIONED_SHARE = 0.3
+PLAIN_SHARE = 0.4
 SPARK = {
     "spark.sql.adaptive.enabled": (None, None, "false"),
     "spark.sql.streaming.minBatchesToRetain": (None, None, "2", "1000000"),
@@ -122,13 +123,18 @@ class Arena:
 
     def world(self, kind, servers, **config):
         """Make a query; its drivers are killed when the scenario is over. In some, rows say in which
-        partition they want to be, and Spark has other settings than it ships with."""
-        partitioned = self.rng.random() < PARTITIONED_SHARE
+        partition they want to be, or records have neither headers nor times; and Spark has other
+        settings than it ships with."""
+        rng = self.rng
+        kafka = {
+            "partitioned": rng.random() < PARTITIONED_SHARE,
+            "plain": rng.random() < PLAIN_SHARE,
+        }
         drawn = {name: self.rng.choice(values) for name, values in SPARK.items()}
         spark = {name: value for name, value in drawn.items() if value is not None}
         spark |= config.pop("spark", {})
         daemon = self.rng.choice(DAEMONS)
-        config = {"partitioned": partitioned, "daemon": daemon, **config, "spark": spark}
+        config = {**kafka, "daemon": daemon, **config, "spark": spark}
         world = World(self.folder / f"world{len(self.worlds)}", kind, servers, **config)
         self.worlds.append(world)
         self.at_the_end(world.close)

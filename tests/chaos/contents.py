@@ -40,11 +40,16 @@ def columns(number, config):
         (number.cast("double") / F.lit(3.0)).alias("ratio"),
         unless(number % 13 == 7, number % 3 == 0).alias("flag"),
     ]
-    if "kafka" in config["sinks"]:
+    if has_headers(config):
         found.append(_headers(number, raw, note).alias("headers"))
     if config["partitioned"]:
         found.append((number % config["keys"] % 2).cast("int").alias("partition"))
     return found
+
+
+def has_headers(config):
+    """Whether records have headers and times: one without goes another way through the sink."""
+    return "kafka" in config["sinks"] and not config["plain"]
 
 
 def _headers(number, raw, note):
@@ -60,7 +65,7 @@ class Expected:
     """The contents that rows of a world must have in each sink.
 
     Args:
-        config: the world's, with ``epoch_us``, ``keys`` and ``partitioned``.
+        config: the world's, with ``epoch_us``, ``keys``, ``partitioned`` and ``plain``.
         number_of: an id's number.
     """
 
@@ -72,16 +77,18 @@ class Expected:
         """What an observer of a sink is to read."""
         if sink == "kafka":
             partition = ["partition"] if self._config["partitioned"] else []
-            return ["headers", "timestamp", *partition]
+            return [*([] if self._config["plain"] else ["headers", "timestamp"]), *partition]
         # PostgreSQL writes JSON in a form of its own.
         return [*NAMES, "headers"] if self._has_headers(sink) else list(NAMES)
 
     def of(self, sink):
-        """The function of ids for the sink's truth."""
+        """The function of ids for the sink's truth; None: there is nothing to compare."""
+        if not self.asked_of(sink):
+            return None
         return self._of_records if sink == "kafka" else lambda ids: self._of_rows(ids, sink)
 
     def _has_headers(self, sink):
-        return sink == "files" and "kafka" in self._config["sinks"]
+        return sink == "files" and has_headers(self._config)
 
     def _numbers(self, ids):
         return [self._number_of(each) for each in ids.tolist()]
@@ -106,10 +113,10 @@ class Expected:
 
     def _of_records(self, ids):
         numbers = self._numbers(ids)
-        found = [
-            [_pairs(n) for n in numbers],
-            [time_us // 1000 for time_us in self._times_us(numbers)],
-        ]
+        found = []
+        if not self._config["plain"]:
+            found.append([_pairs(n) for n in numbers])
+            found.append([time_us // 1000 for time_us in self._times_us(numbers)])
         if self._config["partitioned"]:
             found.append([n % self._config["keys"] % 2 for n in numbers])
         return contents_of(found)

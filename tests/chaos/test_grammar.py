@@ -110,6 +110,17 @@ def test_a_table_of_mode_complete_has_a_state_for_each_batch_and_a_topic_has_row
     assert truths["kafka"].ids_at(np.arange(4, 8)).tolist() == counts.ids_at(np.arange(4)).tolist()
 
 
+def test_records_without_headers_and_times_have_no_contents_but_a_partition():
+    config = {**CONFIG, "sinks": ["kafka", "files"], "plain": True}
+    plain = contents.Expected(config, int)
+    assert (plain.asked_of("kafka"), plain.of("kafka")) == ([], None)
+    assert "headers" not in plain.asked_of("files")
+    there = contents.Expected({**config, "partitioned": True}, int)
+    assert there.asked_of("kafka") == ["partition"]
+    expected = contents.contents_of([[n % KEYS % 2 for n in range(9)]])
+    assert there.of("kafka")(np.arange(9)).tolist() == expected.tolist()
+
+
 def test_rows_of_an_unknown_kind_are_not_compared():
     assert Truths(world(diverging=True, sinks=["files"])).expected is None
 

@@ -52,6 +52,7 @@ DEFAULTS = {
     "complete": False,
     "epoch_us": 0,
     "partitioned": False,
+    "plain": False,
     "options": {},
     "sink_options": {},
     "spark": {},
@@ -328,7 +329,8 @@ def sink(kind, config):
             "transaction.timeout.ms": 600_000,
             **config["sink_options"],
         }
-        times = {} if config["diverging"] else {"timestamp_column": "at"}
+        has_times = contents.has_headers(config) and not config["diverging"]
+        times = {"timestamp_column": "at"} if has_times else {}
         arguments = {**times, **config["sink_arguments"]}
         return ofa.KafkaSink(options, topic=config["topic"], **arguments)
     if kind == "files":

@@ -125,6 +125,7 @@ class World:
             "keys": KEYS,
             "partitions": PARTITIONS,
             "partitioned": False,
+            "plain": False,
             "epoch_us": int(time.time() - A_DAY_S) * 1_000_000,
             "stop_file": str(self.folder / "stop"),
             **base,
