@@ -228,8 +228,10 @@ def test_an_observer_calls_nothing_of_others_either(database, victim):
     query.commit(0, query.prepare(0, rows(1, 2)))
     query.write(1, rows(3))
     for ids in ("numbers", "texts"):
-        observer = PostgresObserver(victim, "public.t", column="id", key_column="v", ids=ids)
-        assert len(observer.rows().ids) == 2
+        observer = PostgresObserver(
+            victim, "public.t", column="id", key_column="v", ids=ids, content=["id", "v"]
+        )
+        assert len(observer.rows().contents) == 2
     (left,) = observer.leftovers()
     assert left.startswith("staging table onceforall.stg_")
     query.sweep(own=True)

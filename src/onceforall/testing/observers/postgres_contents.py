@@ -20,7 +20,7 @@ _MICROSECONDS = (
     "((EXTRACT(epoch FROM {0}) OPERATOR(pg_catalog.*) 1000000)::bigint)::pg_catalog.text "
     "ELSE {0}::pg_catalog.text END"
 )
-_BITS = "pg_catalog.encode(pg_catalog.float8send({0}::double precision), 'hex')"
+_BITS = "pg_catalog.encode(pg_catalog.float8send({0}::pg_catalog.float8), 'hex')"
 _WRITTEN: Mapping[str, str] = {
     "bytea": "pg_catalog.encode({0}, 'hex')",
     "date": "pg_catalog.to_char({0}, 'YYYY-MM-DD')",
@@ -50,7 +50,8 @@ def content_expression(
     ]
     return sql.SQL(
         "('x' OPERATOR(pg_catalog.||) pg_catalog.left(pg_catalog.encode(pg_catalog.sha256("
-        "pg_catalog.convert_to(pg_catalog.concat({}), 'UTF8')), 'hex'), {}))::bit(64)::bigint"
+        "pg_catalog.convert_to(pg_catalog.concat({}), 'UTF8')), 'hex'), {}))"
+        "::pg_catalog.bit(64)::bigint"
     ).format(sql.SQL(", ").join(values), sql.Literal(2 * DIGEST_BYTES))
 
 
