@@ -25,7 +25,7 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.postgres import deferred, markers, merging, stale_connections
+from onceforall.sinks.postgres import deferred, markers, merging, replication, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.statements import Connection, roll_back
@@ -76,7 +76,8 @@ def pre_commit(transaction: StagedTransaction) -> None:
     _exhaust(transaction, owner, Marker(own.batch, own.generation))
     _check(_current(transaction.connection, owner, " FOR SHARE"), (own.generation, own.batch))
     failpoints.hit("postgres.upsert.before_commit")
-    transaction.connection.execute("COMMIT")
+    if replication.commits(transaction.connection, sql.SQL("COMMIT")) is None:
+        raise AttemptFailedError(f"Committing a task's rows: {replication.CANCELLED}.")
     failpoints.hit("postgres.upsert.after_commit")
 
 
