@@ -1,6 +1,7 @@
 """Deferred constraints are checked before the decision, also those that a trigger defers again."""
 
 import logging
+import threading
 from contextlib import suppress
 
 import psycopg
@@ -99,19 +100,49 @@ def test_what_is_deferred_where_a_staging_table_is_dropped_is_checked_too(databa
     assert query.ids() == []
 
 
+ENDLESS = """
+CREATE TABLE audit (id bigint);
+CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    SET CONSTRAINTS again DEFERRED; INSERT INTO audit VALUES (NEW.id); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER again AFTER INSERT ON audit DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION again();
+CREATE FUNCTION begin_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO audit VALUES (NEW.id); RETURN NULL; END $$;
+CREATE TRIGGER begin_it AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION begin_it();
+"""
+
+
+@pytest.mark.parametrize("mode", ["prepared", "upsert"])
+def test_a_task_whose_triggers_defer_themselves_without_end_fails_and_does_not_hang(database, mode):
+    """PREPARE TRANSACTION and the task's COMMIT would run them for ever."""
+    query = Query(database, KEYED, mode=mode, key="id")
+    query.execute(ENDLESS)
+    # No time-out of the server's ends what runs behind its last statement.
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^ofa-t'"
+    watch = threading.Timer(15, query.execute, [end])
+    watch.start()
+    try:
+        with pytest.raises(AttemptFailedError, match=r"public\.t.*SET CONSTRAINTS … DEFERRED"):
+            query.write(0, rows(1))
+    finally:
+        watch.cancel()
+    assert (query.ids(), prepared(database)) == ([], [])
+
+
+@pytest.mark.parametrize("mode", ["prepared", "upsert"])
+def test_what_a_task_looks_for_with_leaves_no_marker_but_its_own(database, mode):
+    query = Query(database, KEYED, mode=mode, key="id")
+    committable = query.write(0, rows(1))
+    if mode == "prepared":
+        query.commit(0, query.sink.confirm([committable]))
+    found = {name for (name,) in query.execute("SELECT name FROM onceforall.markers")}
+    assert found == ({"upserting"} if mode == "upsert" else {"", "confirmed", committable["name"]})
+
+
 def test_a_trigger_that_defers_itself_without_end_is_refused_and_not_decided(database):
     """At COMMIT the server would run it for ever."""
     query = Query(database, KEYED, retry_for_s=3)
-    query.execute(
-        "CREATE TABLE audit (id bigint);"
-        "CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "SET CONSTRAINTS again DEFERRED; INSERT INTO audit VALUES (NEW.id); RETURN NULL; END $$;"
-        "CREATE CONSTRAINT TRIGGER again AFTER INSERT ON audit DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION again();"
-        "CREATE FUNCTION begin_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "INSERT INTO audit VALUES (NEW.id); RETURN NULL; END $$;"
-        "CREATE TRIGGER begin_it AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION begin_it()"
-    )
+    query.execute(ENDLESS)
     committables = [query.write(0, rows(1))]
     with pytest.raises(AttemptFailedError, match=r"public\.t.*SET CONSTRAINTS … DEFERRED"):
         query.sink.confirm(committables)

@@ -1,5 +1,6 @@
 """Deferred constraints and triggers, checked before the decision: at COMMIT nothing may be refused
-any more.
+any more. ``PREPARE TRANSACTION`` and the COMMIT of a task run them as well, and triggers without an
+end would keep them, and the task, for ever.
 
 ``SET CONSTRAINTS ALL IMMEDIATE`` runs what is queued. A trigger that it runs may defer a constraint
 again (``SET CONSTRAINTS … DEFERRED`` in its function) and write rows, whose checks are then queued
@@ -33,22 +34,23 @@ def check(connection: Connection) -> None:
     connection.execute(";".join([_RUN_WHAT_IS_QUEUED] * _USUAL_PASSES))
 
 
-def exhaust(connection: Connection, owner: Owner, what: str) -> None:
+def exhaust(connection: Connection, owner: Owner, what: str, name: str = markers.COMPLETE) -> None:
     """Run what is queued until nothing is. To be called behind all that writes, and behind
-    ``markers.advance``, in the same transaction.
+    ``markers.advance`` or ``markers.put``, in the same transaction.
 
     Args:
         connection: in the transaction.
         owner: whose marker row this transaction has moved.
         what: is done, as the beginning of a message.
+        name: of that marker.
 
     Raises:
         AttemptFailedError: there is no end. psycopg.Error: something is refused.
     """
-    before = markers.command_number(connection, owner)
+    before = markers.command_number(connection, owner, name)
     for _ in range(MOST_PASSES):
         _pass(connection)
-        behind = markers.command_number(connection, owner)
+        behind = markers.command_number(connection, owner, name)
         if behind == before + 1:
             return
         before = behind

@@ -97,9 +97,9 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
     return None if row is None else Marker(*row)
 
 
-def command_number(connection: Connection, owner: Owner) -> int:
-    """Write the marker of the batch again, as it is, and return the number of that command in its
-    transaction; see module ``deferred``.
+def command_number(connection: Connection, owner: Owner, name: str = COMPLETE) -> int:
+    """Write a marker of this transaction again, as it is, and return the number of that command
+    in the transaction; see module ``deferred``.
 
     Raises:
         AttemptFailedError: it isn't written.
@@ -109,7 +109,7 @@ def command_number(connection: Connection, owner: Owner) -> int:
             "UPDATE {} SET batch = batch WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) "
             "(%s, %s, %s) RETURNING cmin::pg_catalog.text::pg_catalog.int8"
         ).format(owner.table),
-        [owner.query_id, owner.sink, COMPLETE],
+        [owner.query_id, owner.sink, name],
     ).fetchone()
     if row is None:
         raise AttemptFailedError(
@@ -128,6 +128,16 @@ def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None
             "%s, %s, %s)"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
+    )
+
+
+def take_back(connection: Connection, owner: Owner, name: str) -> None:
+    """Remove the marker of one transaction again, within it."""
+    connection.execute(
+        sql.SQL(
+            "DELETE FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) (%s, %s, %s)"
+        ).format(owner.table),
+        [owner.query_id, owner.sink, name],
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
+from onceforall.sinks.postgres import replication
 from onceforall.sinks.postgres.markers import Owner
 from onceforall.sinks.postgres.names import lock_number
 from onceforall.sinks.postgres.statements import Connection
@@ -36,19 +37,20 @@ def roll_back_prepared(connection: Connection, gid: str) -> bool:
 
 
 def finish(connection: Connection, how: str, gid: str) -> bool:
-    """Say ``COMMIT`` or ``ROLLBACK PREPARED``; False when there is none by that name."""
+    """Say ``COMMIT`` or ``ROLLBACK PREPARED``; False when there is none by that name, or when the
+    wait for a standby was cancelled.
+    """
+    statement = sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(gid))
     deadline = time.monotonic() + _BUSY_FOR_S
     while True:
         try:
-            connection.execute(sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(gid)))
+            return replication.commits(connection, statement) is not None
         except psycopg.errors.UndefinedObject:  # noqa: PERF203
             return False
         except psycopg.errors.ObjectNotInPrerequisiteState:  # somebody else is just finishing it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
-        else:
-            return True
 
 
 @contextmanager

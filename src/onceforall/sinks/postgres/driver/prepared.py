@@ -13,7 +13,7 @@ from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres import markers, replication
 from onceforall.sinks.postgres.driver import marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import elsewhere, joined, refuse_old, told_elsewhere
@@ -113,7 +113,8 @@ def _of_other_roles(connection: Connection, gids: list[str]) -> set[str]:
 
 
 def _committed(connection: Connection, gid: str) -> bool:
-    """Commit it; False when there is none by that name, or none that this role may commit.
+    """Commit it; False when there is none by that name, or none that this role may commit, or
+    when it is committed and no standby need have it.
 
     Anybody may prepare a transaction under any name that is free. What proves a commit is the
     marker.
@@ -134,9 +135,12 @@ def _with_proofs(
         return CommitReport(retired=tuple(committables))
     complete = markers.read(connection, batch.owner)
     if complete is not None and complete.batch >= batch.batch:
+        replication.wait(connection, batch.what("Committing"))
         return CommitReport(retired=tuple(committables))
     names = [str(c["name"]) for c in missing]
     committed = marker_proofs.present(connection, batch.owner, names)
+    if committed:
+        replication.wait(connection, batch.what("Committing"))
     names = [name for name in names if name not in committed]
     elsewhere_now = connection.execute(
         "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid "

@@ -40,6 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
+from psycopg import sql
 
 from onceforall.common import logs
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
@@ -52,6 +53,7 @@ from onceforall.sinks.postgres import (
     merging,
     queued_ddl,
     refusals,
+    replication,
     staging,
     stale_connections,
 )
@@ -86,6 +88,7 @@ from onceforall.sinks.postgres.statements import (
 
 _log = logs.logger("onceforall.sinks.postgres")
 
+_COMMIT = sql.SQL("COMMIT")
 _MARKER_WAITS = 5
 _MARKER_WAIT_S = 1.5
 _DROP_WAIT_S = 1.0
@@ -338,7 +341,7 @@ class Merger:
             if held.names != frozenset(batch.names):
                 return False
             failpoints.hit("postgres.commit.before")
-            status = held.connection.execute("COMMIT").statusmessage
+            status = replication.commits(held.connection, _COMMIT)
             failpoints.hit("postgres.commit.after")
         except psycopg.Error as error:
             # Whether it was committed says the marker.
@@ -351,10 +354,13 @@ class Merger:
             return False
         finally:
             close_quietly(held.connection)
-        if status != "COMMIT":
-            return False
-        self._keep_left(batch, held.left)
-        return True
+        if status is None:
+            _log.warning(
+                "%s: %s. It is asked again", batch.what("Committing"), replication.CANCELLED
+            )
+        elif status == "COMMIT":
+            self._keep_left(batch, held.left)
+        return status == "COMMIT"
 
     def _merge_again(self, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
         connection = self._open(batch)
@@ -364,7 +370,10 @@ class Merger:
                 return elsewhere(batch, committables, found)
             begin(connection)
             if not self._advance(connection, batch):
-                return told_complete(markers.read(connection, batch.owner), batch, committables)
+                complete = markers.read(connection, batch.owner)
+                roll_back(connection)
+                replication.wait(connection, batch.what("Committing"))
+                return told_complete(complete, batch, committables)
             missing = self._missing(connection, batch)
             if missing:
                 if moved := marker_proofs.moved_to(
@@ -401,11 +410,15 @@ class Merger:
     @staticmethod
     def _commit_merged(connection: Connection, batch: Batch) -> None:
         try:
-            connection.execute("COMMIT")
+            status = replication.commits(connection, _COMMIT)
         except psycopg.Error as error:
             if passes(error):
                 raise
             raise SinkUnavailableError(refused_at_commit(batch, error)) from error
+        if status is None:
+            raise SinkUnavailableError(
+                f"{batch.what('Committing')} has no answer yet: {replication.CANCELLED}"
+            )
 
     @staticmethod
     def _missing(connection: Connection, batch: Batch) -> list[str]:

@@ -44,7 +44,7 @@ from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
-from onceforall.sinks.postgres import markers, merging, queued_ddl, stale_connections
+from onceforall.sinks.postgres import deferred, markers, merging, queued_ddl, stale_connections
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
@@ -133,6 +133,8 @@ def pre_commit(transaction: StagedTransaction) -> Committable:
     apply(transaction)
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
     markers.put(connection, owner, transaction.name, Marker(own.batch, own.generation))
+    what = f"Writing to {transaction.target.schema}.{transaction.target.table}"
+    deferred.exhaust(connection, owner, what, transaction.name)
     database = database_of(connection)
     failpoints.hit("postgres.task.applied")
     try:

@@ -25,7 +25,7 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.postgres import markers, merging, stale_connections
+from onceforall.sinks.postgres import deferred, markers, merging, replication, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.statements import Connection, roll_back
@@ -73,10 +73,22 @@ def pre_commit(transaction: StagedTransaction) -> None:
             stale_connections.end_earlier_attempts(transaction.connection, own)
         raise
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
+    _exhaust(transaction, owner, Marker(own.batch, own.generation))
     _check(_current(transaction.connection, owner, " FOR SHARE"), (own.generation, own.batch))
     failpoints.hit("postgres.upsert.before_commit")
-    transaction.connection.execute("COMMIT")
+    if replication.commits(transaction.connection, sql.SQL("COMMIT")) is None:
+        raise AttemptFailedError(f"Committing a task's rows: {replication.CANCELLED}.")
     failpoints.hit("postgres.upsert.after_commit")
+
+
+def _exhaust(transaction: StagedTransaction, owner: Owner, marker: Marker) -> None:
+    """Run what is deferred until nothing is, by a marker that nobody but this transaction sees: the
+    one that the tasks share can't be written by several at once.
+    """
+    what = f"Writing to {transaction.target.schema}.{transaction.target.table}"
+    markers.put(transaction.connection, owner, transaction.name, marker)
+    deferred.exhaust(transaction.connection, owner, what, transaction.name)
+    markers.take_back(transaction.connection, owner, transaction.name)
 
 
 def _current(connection: Connection, owner: Owner, lock: str = "") -> tuple[int, int] | None:

@@ -1,0 +1,82 @@
+"""Synchronous replication: a COMMIT succeeds when the standbys have it, and until then it can be
+seen here without them.
+
+A COMMIT is in the server's own log first, and waits for the standbys then. When the server crashes
+meanwhile, or the session is ended, or its wait is cancelled, the transaction is committed and
+visible, and no standby need have it: a standby that is promoted next lacks it. Two rules follow.
+
+- *A COMMIT whose wait was cancelled is no success.* The server says so by a warning only
+  (``commits``).
+- *A marker that is only read proves nothing of the standbys.* Before a batch is reported as
+  complete by it, a transaction of our own that writes to the log is committed behind it: the log is
+  replicated in its order, so when that has come to the standbys, the marker has, too (``wait``).
+
+What is left: the settings are those of the moment. Whoever empties ``synchronous_standby_names``
+takes it upon himself that what waited is complete without a standby.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import SinkUnavailableError
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+CANCELLED = (
+    "the wait for a synchronous standby was cancelled, so the COMMIT may be here alone, and lost "
+    "when a standby is promoted"
+)
+# The server gives this warning no code of its own.
+_WARNING = "01000"
+_WITHOUT_STANDBYS = ("off", "local")
+
+
+def commits(connection: psycopg.Connection[Any], statement: sql.SQL | sql.Composed) -> str | None:
+    """Execute a statement that commits.
+
+    Returns:
+        The status that the server gives; None where it has committed without the standbys for
+        which it should have waited.
+    """
+    heard: list[str | None] = []
+
+    def hear(diagnosis: psycopg.errors.Diagnostic) -> None:
+        heard.append(diagnosis.sqlstate)
+
+    connection.add_notice_handler(hear)
+    try:
+        status = connection.execute(statement).statusmessage
+    finally:
+        connection.remove_notice_handler(hear)
+    return None if _WARNING in heard else status
+
+
+def wait(connection: psycopg.Connection[Any], what: str) -> None:
+    """See that the standbys have all that is committed here.
+
+    Args:
+        connection: in no transaction.
+        what: is done, as the beginning of a message.
+
+    Raises:
+        SinkUnavailableError: the wait was cancelled. psycopg.Error: it has no answer.
+    """
+    from psycopg import sql
+
+    row = connection.execute(
+        "SELECT pg_catalog.current_setting('synchronous_standby_names'), "
+        "pg_catalog.current_setting('synchronous_commit')"
+    ).fetchone()
+    assert row is not None
+    if not row[0].strip() or row[1] in _WITHOUT_STANDBYS:
+        return
+    # With "true" it is of a transaction, whose COMMIT waits; without, nothing would.
+    message = "SELECT pg_catalog.pg_logical_emit_message(true, 'onceforall', ''::pg_catalog.text)"
+    if commits(connection, sql.SQL(message)) is None:
+        raise SinkUnavailableError(f"{what} has no answer yet: {CANCELLED}")
+
+
+__all__ = ["CANCELLED", "commits", "wait"]
