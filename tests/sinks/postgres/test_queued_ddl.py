@@ -90,6 +90,43 @@ def test_ddl_between_the_tasks_of_two_prepared_sinks_of_a_query_is_found_too(dat
     assert prepared(database) == []
 
 
+@pytest.mark.parametrize(
+    ("ddl", "statement", "table"),
+    [
+        (
+            (
+                "CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent VALUES (1), (2);"
+                "CREATE TABLE t (id bigint REFERENCES parent, v text)"
+            ),
+            "ALTER TABLE parent ADD COLUMN extra int",
+            "public.parent",
+        ),
+        (
+            (
+                f"{TABLE}; CREATE TABLE log (id bigint);"
+                "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS "
+                "'BEGIN INSERT INTO log VALUES (NEW.id); RETURN NEW; END';"
+                "CREATE TRIGGER f BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()"
+            ),
+            "ALTER TABLE log ADD COLUMN extra int",
+            "public.log",
+        ),
+        (TABLE, "CREATE INDEX ON onceforall.markers (at)", "onceforall.markers"),
+    ],
+    ids=["foreign key", "trigger", "markers"],
+)
+def test_ddl_on_another_table_that_a_prepared_task_needs_is_named(database, ddl, statement, table):
+    query = Query(database, ddl, mode="prepared", lock_timeout_s=1.5)
+    done = [query.write(0, rows(1))]
+    with queued(query, statement):
+        given_up(
+            lambda: query.write(0, rows(2), partition=1),
+            rf"{re.escape(repr(statement))} \(pid \d+\) on {table}",
+        )
+        query.sink.abort(done)
+    query.commit(1, query.prepare(1, rows(2)))
+
+
 def test_ddl_on_a_partition_alone_is_named_when_the_lock_was_waited_for_in_vain(database):
     first, second = beside(database, BY_PARTITION, "staged", "staged", lock_timeout_s=2)
     done, committables = [first.write(0, rows(1))], [second.write(0, rows(2))]

@@ -50,7 +50,7 @@ from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.options import PREPARED
 from onceforall.sinks.postgres.prepared_transactions import locked, own_gids, roll_back_prepared
-from onceforall.sinks.postgres.statements import Connection, words
+from onceforall.sinks.postgres.statements import Connection, roll_back, words
 from onceforall.sinks.postgres.task.attempts import StagedTransaction, apply
 
 
@@ -130,9 +130,18 @@ def pre_commit(transaction: StagedTransaction) -> Committable:
     """
     transaction.finish()
     connection, own = transaction.connection, parsed(transaction.name)
-    apply(transaction)
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
-    markers.put(connection, owner, transaction.name, Marker(own.batch, own.generation))
+    try:
+        apply(transaction)
+        markers.put(connection, owner, transaction.name, Marker(own.batch, own.generation))
+    except (AttemptFailedError, psycopg.errors.LockNotAvailable) as error:
+        cause = error if isinstance(error, psycopg.Error) else error.__cause__
+        if isinstance(cause, psycopg.errors.LockNotAvailable):
+            # DDL may have queued on another table: that of a trigger, a foreign key, the markers.
+            roll_back(connection)
+            pending = queued_ddl.Pending(own.query_id, own.batch, "this task")
+            queued_ddl.refuse_circle(connection, pending)
+        raise
     what = f"Writing to {transaction.target.schema}.{transaction.target.table}"
     deferred.exhaust(connection, owner, what, transaction.name)
     database = database_of(connection)
