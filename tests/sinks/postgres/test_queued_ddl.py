@@ -164,3 +164,21 @@ def test_a_table_that_stays_locked_is_told_as_such_with_sinks_beside_too(databas
             second.sink.confirm(committables)
     second.commit(0, list(second.sink.confirm(committables)))
     assert second.ids() == [2]
+
+
+@pytest.mark.parametrize(("partitions", "locked"), [(64, 64), (65, 1)])
+def test_a_prepared_task_locks_partitions_without_rows_only_where_they_are_few(
+    database, partitions, locked
+):
+    ddl = "CREATE TABLE t (id bigint, v text) PARTITION BY LIST (id);" + ";".join(
+        f"CREATE TABLE t{i} PARTITION OF t FOR VALUES IN ({i})" for i in range(partitions)
+    )
+    query = Query(database, ddl, mode="prepared", **LONG)
+    committable = query.write(0, rows(1))
+    found = query.execute(
+        "SELECT count(DISTINCT relation) FROM pg_locks JOIN pg_class c ON c.oid = relation "
+        "WHERE pid IS NULL AND c.relispartition AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    assert found == [(locked,)]
+    query.sink.abort([committable])

@@ -11,15 +11,42 @@ if TYPE_CHECKING:
 
 # No pg_partition_tree: it would lock each partition until the transaction's end, also those that
 # get no row.
-_UNFIT_PARTITION = """
+_TREE = """
 WITH RECURSIVE tree AS (
     SELECT %s::pg_catalog.oid AS oid
     UNION ALL
     SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent OPERATOR(pg_catalog.=) tree.oid)
+"""  # noqa: E501
+_UNFIT_PARTITION = (
+    _TREE
+    + """
 SELECT c.oid::pg_catalog.regclass::pg_catalog.text, c.relkind::pg_catalog.text FROM tree
 JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) tree.oid
 WHERE c.relpersistence OPERATOR(pg_catalog.=) 'u' OR c.relkind OPERATOR(pg_catalog.=) 'f' LIMIT 1
-"""  # noqa: E501
+"""
+)
+
+
+_MOST_LOCKED = 64
+_MORE_THAN_A_FEW = (
+    _TREE + "SELECT pg_catalog.count(*) FROM (SELECT FROM tree LIMIT %s) AS counted"  # noqa: S608  constants
+)
+
+
+def has_few_partitions(connection: psycopg.Connection[Any], oid: int) -> bool:
+    """Tell whether a table has at most 64 partitions, or none.
+
+    Each transaction that locks more of them takes so many places of the server's table of locks
+    (``max_locks_per_transaction`` times ``max_connections``, for everybody): one task of 3,000
+    partitions is half of it.
+
+    Args:
+        connection: to its database.
+        oid: the table's object id.
+    """
+    row = connection.execute(_MORE_THAN_A_FEW, [oid, _MOST_LOCKED + 2]).fetchone()
+    assert row is not None
+    return int(row[0]) <= _MOST_LOCKED + 1
 
 
 def unfit_partition(connection: psycopg.Connection[Any], table: str, oid: int) -> str:

@@ -93,8 +93,9 @@ def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str
 _CHANGED = {
     "42P10": "key= needs its unique index again: CREATE UNIQUE INDEX ON {table} ({key});",
     "55000": (
-        "A unique index of the key is deferrable, or the table can't be written: make it NOT "
-        "DEFERRABLE."
+        "A unique index of the key is deferrable (make it NOT DEFERRABLE), or a publication of "
+        "updates has the table, which lacks a replica identity (ALTER TABLE {table} REPLICA "
+        "IDENTITY USING INDEX …)."
     ),
     "428C9": (
         "A column is generated now: ALTER TABLE {table} ALTER COLUMN … DROP IDENTITY; or DROP "

@@ -49,6 +49,7 @@ from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.options import PREPARED
+from onceforall.sinks.postgres.partitions import has_few_partitions
 from onceforall.sinks.postgres.prepared_transactions import locked, own_gids, roll_back_prepared
 from onceforall.sinks.postgres.statements import Connection, roll_back, words
 from onceforall.sinks.postgres.task.attempts import StagedTransaction, apply
@@ -71,7 +72,15 @@ def begin(
     begun = StagedTransaction(connection, name, schema, target, logged=False)
     pending = queued_ddl.Pending(own.query_id, own.batch, "this task")
     try:
-        queued_ddl.lock_target(connection, target, pending, lock_timeout_s)
+        queued_ddl.lock_target(
+            connection,
+            target,
+            pending,
+            lock_timeout_s,
+            # Of more, each is locked when a row goes there; DDL that queues on one of them is found
+            # when the task has waited for it in vain.
+            with_partitions=target.oid is None or has_few_partitions(connection, target.oid),
+        )
     except psycopg.errors.LockNotAvailable as error:
         raise AttemptFailedError(
             f"The table {target.schema}.{target.table} stayed locked for as long as "
