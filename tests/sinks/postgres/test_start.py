@@ -355,3 +355,17 @@ def test_a_database_that_is_not_of_utf8_is_told_at_a_start(postgres, caplog, enc
     assert [f"encoding {encoding} " in text and words in text for text in told] == [True] * bool(
         words
     )
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_a_start_warns_where_nobody_can_tell_what_a_session_does(database, caplog, setting):
+    execute(
+        database,
+        f"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET track_activities = {setting}', "
+        "current_database()); END $$",
+    )
+    with caplog.at_level("WARNING", "onceforall"):
+        Query(database).sink.close()
+    told = [r.getMessage() for r in caplog.records if "track_activities" in r.getMessage()]
+    assert len(told) == (setting == "off")
+    assert all("ALTER ROLE" in text for text in told)

@@ -231,10 +231,17 @@ def kept_locked(connection: Connection, schema: str, tables: Sequence[str]) -> s
     by = ", ".join(
         f"{application or 'a session without a name'} (pid {pid})" for application, pid in sessions
     )
+    are_ours = bool(found) and all(each.application.startswith("ofa-") for each in found)
+    advice = (
+        "It is of a driver or a task of this library: end that process, or its session with "
+        "pg_terminate_backend"
+        if are_ours
+        else f"A pg_dump need not lock them: --exclude-table='{schema}.stg_*'"
+    )
     return (
         f"{len(tables)} of the staging tables can't be dropped now (the first is "
         f"{schema}.{tables[0]}): {by or 'another session'} has them locked. They are "
-        f"dropped later. A pg_dump need not lock them: --exclude-table='{schema}.stg_*'"
+        f"dropped later. {advice}"
     )
 
 

@@ -33,7 +33,8 @@ def check_server(connection: Connection, access: Access) -> None:
     row = connection.execute(
         "SELECT pg_catalog.current_setting('fsync'), "
         "pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid(), "
-        "pg_catalog.current_setting('server_encoding')"
+        "pg_catalog.current_setting('server_encoding'), "
+        "pg_catalog.current_setting('track_activities')"
     ).fetchone()
     assert row is not None
     if row[3] != "UTF8":
@@ -55,6 +56,13 @@ def check_server(connection: Connection, access: Access) -> None:
                 access.target,
                 name,
             )
+    if row[4] == "off":
+        _log.warning(
+            "PostgreSQL at %s runs with track_activities=off for this role: nobody can tell that a "
+            "driver which froze holds locks and does nothing, so its successor can't end its "
+            "session, and waits for it. ALTER ROLE … SET track_activities = on.",
+            access.target,
+        )
     if row[2] != connection.info.backend_pid:
         _log.warning(
             "Between this program and PostgreSQL at %s stands a pooler. It must keep a session "
