@@ -17,6 +17,7 @@ from psycopg import sql
 from onceforall.embedded.postgres_binaries import find_binaries
 from onceforall.errors import SinkUnavailableError
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import staging
 from support.databases import drop_database, make_database
 from support.postgres_sink import KEYED, Query, rows, staging_tables
 
@@ -151,3 +152,17 @@ def test_the_dump_of_the_page_succeeds_while_batches_are_written_and_its_restore
         copy.sink.close()
     finally:
         drop_database(postgres, name)
+
+
+@pytest.mark.parametrize(
+    ("applications", "is_dump"),
+    [(["pg_dump"], True), ([""], True), (["ofa-m-1-2"], False), (["ofa-m-1-2", "pg_dump"], True)],
+)
+def test_the_remedy_for_a_locked_staging_table_goes_by_who_has_it_locked(
+    monkeypatch, applications, is_dump
+):
+    found = [staging.Holder("stg_1", pid, each) for pid, each in enumerate(applications)]
+    monkeypatch.setattr(staging, "holders", lambda *_: found)
+    words = staging.kept_locked(None, "onceforall", ["stg_1"])
+    assert ("pg_dump need not" in words) == is_dump
+    assert ("pg_terminate_backend" in words) == (not is_dump)

@@ -194,6 +194,8 @@ class Controller:
             except NoAnswerError:  # noqa: PERF203  each is a request
                 if time.monotonic() > until:
                     raise
+                # Some refusals come at once.
+                time.sleep(_CREATING_PAUSE_S)
 
     def delete_stream(self, stream: StreamName) -> None:
         """Seal a stream and delete it.
