@@ -29,12 +29,13 @@ PASSWORD = "hunter2-of-the-database"
 class ConnectServer:
     """One server, on a port of loopback."""
 
-    def __init__(self, folder, *, failpoints="", settings=None, port=None):
+    def __init__(self, folder, *, failpoints="", settings=None, port=None, environment=None):
         self.folder = Path(folder)
         self.seen, self.passed = self.folder / "seen", self.folder / "passed"
         self.seen.mkdir(parents=True)
         self.passed.mkdir()
         self.port = port or free_port()
+        given = environment or {}
         java = f"{JAVA_OPTIONS} {class_archive.java_options()}"
         settings = {
             **SETTINGS,
@@ -59,6 +60,7 @@ class ConnectServer:
             "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         environment.pop("SPARK_REMOTE", None)
+        environment |= given
         with (self.folder / "log.txt").open("wb") as log:
             self.process = subprocess.Popen(
                 [

@@ -34,6 +34,9 @@ _TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
 _NO_CONDITION = """\
 The store doesn't know conditional puts (If-None-Match), on which the log rests. Use another one"""
+_NO_KEYS = """\
+No credentials were found. Give some in the environment or by onceforall.store.* (keys that are \
+Spark's settings aren't seen through Spark Connect from Spark 4.3 on)"""
 _NOT_ALLOWED = """\
 The key may not do that. Grant it GetObject, PutObject, DeleteObject and ListBucket, and let the \
 policy allow If-None-Match"""
@@ -46,7 +49,7 @@ _REMEDIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("The session token has expired. Give a new one", ("expiredtoken", "token has expired")),
     (
-        "No credentials were found. Give some in the environment or by onceforall.store.*",
+        _NO_KEYS,
         # The address at which a cloud's machines ask for theirs.
         ("169.254.169.254", "credential", "unauthenticated", "401 unauthorized"),
     ),

@@ -250,6 +250,8 @@ class _ServerFunction:
         self._carried = carried
         self._sinks = sinks
         self._spark = spark
+        self._batch_session = spark
+        self._closed: list[Any] = []
         self._checkpoint = checkpoint
         self._earlier_run = self._running()
         self._spark_run: ConnectRun | None = None
@@ -273,6 +275,9 @@ class _ServerFunction:
             raise raised[0]
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
+        # From Spark 4.3 on a clone of the session in which the query was started, with a client of
+        # its own.
+        self._batch_session = batch.sparkSession
         spark_run = self._spark_run = self._spark_run or self._found()
         taking = Taking(spark_run.query_id, spark_run.run_id, spark_run.name, batch_id)
         with taking.told():
@@ -306,14 +311,24 @@ class _ServerFunction:
         return None if query is None else str(query.runId)
 
     def end_with_the_server(self) -> None:
-        """Wait until the server has ended, and let no call wait for its answer then: the client
-        of Connect asks again for minutes.
+        """Wait until the server has ended, and let no call wait for its answer then: the clients
+        of Connect ask again for minutes.
         """
         while not server_is_gone():
             time.sleep(_LOOKS_EVERY_S)
         logger.warning("the Spark Connect server has ended, and this run ends with it")
-        client: Any = self._spark.client
-        client.close()
+        while True:
+            self.close_clients()
+            # The server's last breath may have been another batch, with another session.
+            time.sleep(_LOOKS_EVERY_S)
+
+    def close_clients(self) -> None:
+        """End every call to the server that is under way, and let no other one begin."""
+        for session in (self._spark, self._batch_session):
+            client: Any = session.client
+            if not any(client is each for each in self._closed):
+                self._closed.append(client)
+                client.close()
 
 
 def _log_to_the_server() -> None:

@@ -43,7 +43,9 @@ def starting_with(settings: Any, prefix: str) -> dict[str, str]:
 class ConnectSettings:
     """What a session of Spark Connect tells of Hadoop's settings: those that are Spark's own.
 
-    Not those of ``core-site.xml`` and other files of Hadoop's on the server.
+    Not those of ``core-site.xml`` and other files of Hadoop's on the server. From Spark 4.3 on also
+    none whose name fits ``spark.redaction.regex``, such as the keys of S3A: the server answers as
+    if they weren't set.
 
     Args:
         spark: a session of Spark Connect.

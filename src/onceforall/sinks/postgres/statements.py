@@ -25,7 +25,8 @@ Connection = psycopg.Connection[Any]
 # P0: raised by a trigger.
 _REFUSALS = ("22", "23", "21000", "44000", "54000", "P0")
 _LOCKED = (
-    ". Another transaction has what is needed locked for longer than lock_timeout_s: pg_locks and "
+    ". Another transaction, or a statement such as VACUUM FULL or CREATE INDEX on the table or on "
+    "one of ours, has what is needed locked for longer than lock_timeout_s: pg_locks and "
     "pg_stat_activity show whose. Two queries, or "
     "two sinks of one, that write the same rows stop one another in this way: the same keys of a "
     "table, or one row that triggers or cascades of both tables write. Two sinks of one query that "

@@ -76,6 +76,7 @@ class ConnectRun:
 
     def __init__(self, spark: SparkSession, query: Any) -> None:
         self.spark = spark
+        self._batch_session = spark
         self.query_id = str(query.id)
         self.run_id = str(query.runId)
         self.name: str | None = query.name
@@ -150,10 +151,13 @@ class ConnectRun:
 
     def jobs(self, batch: DataFrame) -> ConnectJobs:
         """Return what starts the jobs of one batch."""
+        self._batch_session = batch.sparkSession
         return ConnectJobs(batch, self._tag)
 
     def _interrupt(self) -> None:
-        self.spark.interruptTag(self._tag)
+        # Only jobs of the session that is asked end by it, and from Spark 4.3 on a batch has a
+        # clone of the query's.
+        self._batch_session.interruptTag(self._tag)
 
 
 class ConnectJobs:

@@ -90,11 +90,12 @@ def apply(transaction: StagedTransaction) -> None:
     except psycopg.errors.LockNotAvailable as error:
         target = transaction.target
         raise AttemptFailedError(
-            f"A row of {target.schema}.{target.table} stayed locked for as long as lock_timeout_s "
-            f"says: {words(error)}. Another "
-            "program's transaction has it; or, in mode='prepared', rows of two tasks of the batch "
-            "have the same value in a unique index "
-            "that isn't the key's: then use mode='staged'."
+            f"What the rows for {target.schema}.{target.table} need stayed locked for as long as "
+            f"lock_timeout_s says: {words(error)}. That is a row of the table, or a row or table "
+            "that its triggers and foreign keys need. Another program's transaction or DDL has it "
+            "(pg_locks and pg_stat_activity show whose); or, in mode='prepared', rows of two tasks "
+            "of the batch have the same value in a unique index that isn't the key's: then use "
+            "mode='staged'."
         ) from error
     except psycopg.Error as error:
         if not refuses(error):

@@ -41,7 +41,8 @@ _REGION = (
 )
 _NO_KEYS = (
     "No keys were found. Give them in Spark's settings (fs.s3a.access.key), by storage=, or in the "
-    "environment of driver and executors"
+    "environment of driver and executors (keys that are Spark's settings aren't seen through Spark "
+    "Connect from Spark 4.3 on)"
 )
 _REMEDIES: tuple[tuple[frozenset[str], str, bool], ...] = (
     # Codes, what to do, and whether asking again can't help.
