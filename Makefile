@@ -84,11 +84,12 @@ recipes: $(READY)  ## the recipes of examples/cluster, on a standalone cluster
 redos: $(READY)  ## a hundred lost batches of Kafka sources of all shapes (REDOS=100, REDOS_SEED=1), each healed by restarts alone
 	REDOS=$(or $(REDOS),100) $(BIN)/python -m pytest -s -q tests/integration/test_many_redos.py
 
-simulator: $(READY)  ## a million simulated schedules with five faults or more, every schedule of small worlds, and the Kafka sink over simulated brokers; goes on from what is published
+simulator: $(READY)  ## a million simulated schedules with five faults or more, every schedule of small worlds, the Kafka sink over simulated brokers, and the PostgreSQL sink on a real server; goes on from what is published
 	mkdir -p build/simulator && test -e build/simulator/state.json || cp docs/simulator-state.json build/simulator/state.json
 	$(BIN)/python -m simulator --schedules 1000000 --workers 2
 	$(BIN)/python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
 	$(BIN)/python -m simulator.brokers --schedules 100000 --workers 2
+	$(BIN)/python -m simulator.database --schedules 5000 --workers 2
 
 evidence: $(READY)  ## which published results are of the code that is checked out, and what would have to run again
 	$(BIN)/python -m evidence
