@@ -91,6 +91,15 @@ def test_with_every_option_all_readers_read_what_was_written(spark, tmp_path, fo
             assert_same(ours, rows, f"{case}, Spark")
 
 
+PLAIN_CSV = {
+    "escape": '"',
+    "charToEscapeQuoteEscaping": '"',
+    "multiLine": True,
+    "lineSep": "\n",
+}
+"""The options that docs/files.md names."""
+
+
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("text", ["a\rb", "a\r\nb", "a\nb", "\r", "\r\n"])
 def test_a_line_end_within_the_first_value_is_not_taken_for_that_of_the_file(
@@ -101,9 +110,23 @@ def test_a_line_end_within_the_first_value_is_not_taken_for_that_of_the_file(
     files = ofa.read_files(tmp_path)
     assert_same(files.to_arrow(), rows, "to_arrow")
     assert_same(files.to_spark(spark).toArrow(), rows, "to_spark")
-    alone = spark.read.schema("text STRING, n BIGINT").options(
-        header=header, escape='"', multiLine=True, lineSep="\n"
-    )
+    alone = spark.read.schema("text STRING, n BIGINT").options(header=header, **PLAIN_CSV)
+    assert_same(alone.csv(files.paths).toArrow(), rows, "spark.read")
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_texts_of_whatever_means_something_in_csv_are_read_as_they_were_written(
+    spark, tmp_path, header
+):
+    marks = ["\0", '"', ",", "\n", "\r", "\\", "a"]
+    texts = ["".join(each) for size in (1, 2, 3) for each in itertools.product(marks, repeat=size)]
+    rows = pa.RecordBatch.from_pydict({"text": texts, "again": texts[::-1], "n": [*range(399)]})
+    commit(checked(tmp_path, format="csv", options={"header": header}), 0, rows)
+    files = ofa.read_files(tmp_path)
+    assert_same(files.to_arrow(), rows, "to_arrow")
+    assert_same(files.to_spark(spark).toArrow(), rows, "to_spark")
+    alone = spark.read.schema("text STRING, again STRING, n BIGINT")
+    alone = alone.options(header=header, **PLAIN_CSV)
     assert_same(alone.csv(files.paths).toArrow(), rows, "spark.read")
 
 

@@ -617,6 +617,9 @@ def test_a_time_bucket_in_an_offset_or_beyond_its_years_is_as_before(tmp_path):
     beyond = pa.array([253_402_300_800_000_000], pa.timestamp("us", "Europe/Berlin"))
     with pytest.raises(RefusedRecordError, match="years from 1 to 9999"):
         prepared(sink, numbers(1, t=beyond), 1)
+    least = pa.array([-(1 << 63)], pa.timestamp("us", "UTC"))
+    with pytest.raises(RefusedRecordError, match="'t' holds .*years from 1 to 9999"):
+        prepared(sink, numbers(1, t=least), 2)
     with pytest.raises(AttemptFailedError, match="time zone 'GMT\\+8', .*time_bucket_zone="):
         prepared(sink, numbers(1, t=pa.array([0], pa.timestamp("us", "GMT+8"))), 1)
 
@@ -1017,3 +1020,26 @@ def test_formats_and_partitions_may_change_between_batches(tmp_path):
         "n": [0, 1, 2, 3],
         "p": ["x"] * 4,
     }
+
+
+@pytest.mark.parametrize("form", ["json", "parquet", "orc"])
+@pytest.mark.parametrize("depth", ["column", "value of a map", "field of a list"])
+def test_a_map_with_a_key_twice_is_refused_where_readers_would_not_agree(tmp_path, form, depth):
+    """Spark reads such maps from Parquet, and asks them for the first."""
+    kind = pa.map_(pa.string(), pa.int64())
+    plain, doubled = [("a", 1), ("b", 1)], [("a", 1), ("b", 2), ("a", 3)]
+    if depth == "column":
+        values = pa.array([plain, None, doubled], kind)
+    elif depth == "value of a map":
+        values = pa.array([[("x", plain)], None, [("x", doubled)]], pa.map_(pa.string(), kind))
+    else:
+        of = pa.struct([("m", kind)])
+        values = pa.array([[{"m": plain}, {"m": plain}], None, [{"m": doubled}]], pa.list_(of))
+    sink = checked(tmp_path, format=form)
+    commit(sink, 0, numbers(2, m=values[:2]))
+    if form == "json":
+        with pytest.raises(RefusedRecordError, match=r"Column 'm.*key 'a' twice"):
+            prepared(sink, numbers(3, m=values), 1)
+    else:
+        commit(sink, 1, numbers(3, m=values))
+        assert read_files(tmp_path).to_arrow().num_rows == 5

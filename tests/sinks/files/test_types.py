@@ -226,6 +226,7 @@ def readers(spark, folder, form, schema, options):
             header=options["header"],
             sep=options["delimiter"],
             escape='"',
+            charToEscapeQuoteEscaping='"',
             multiLine=True,
             lineSep="\n",
         )

@@ -137,6 +137,26 @@ def test_ddl_on_a_partition_alone_is_named_when_the_lock_was_waited_for_in_vain(
         first.sink.abort(done)
 
 
+@pytest.mark.parametrize(
+    ("statement", "where"),
+    [
+        ("ALTER TABLE t0 ADD CHECK (id < 5000)", "t0"),
+        ("CREATE INDEX ON t1 (v)", "t1"),
+        ("TRUNCATE t1", "t1"),
+    ],
+)
+def test_ddl_on_a_partition_is_named_where_a_task_locks_each(database, statement, where):
+    ddl = f"{BY_PARTITION}; CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (1000) TO (2000)"
+    query = Query(database, ddl, mode="prepared", **LONG)
+    done = [query.write(0, rows(1), partition=0)]
+    with queued(query, statement):
+        given_up(
+            lambda: query.write(0, rows(2), partition=1),
+            rf"'{re.escape(statement)}' \(pid \d+\) on public\.{where}",
+        )
+        query.sink.abort(done)
+
+
 def test_ddl_that_waits_for_somebody_else_is_waited_for(database):
     """The sinks of another query, or a person's session: these end without us."""
     first, second = beside(database, TABLE, "staged", "staged")

@@ -116,6 +116,56 @@ def test_who_commits_locally_waits_for_no_standby_when_a_marker_is_read(query, m
     assert len(query.successor().commit(0, committables).retired) == 1
 
 
+def trigger_that_sets(query, setting):
+    query.execute(
+        f"CREATE FUNCTION sets() RETURNS trigger LANGUAGE plpgsql AS "
+        f"'BEGIN SET LOCAL {setting}; RETURN new; END'"
+    )
+    query.execute("CREATE TRIGGER sets BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION sets()")
+
+
+@pytest.mark.parametrize("mode", ["staged"])
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "merged again"])
+@pytest.mark.parametrize("setting", ["client_min_messages = error", "synchronous_commit = local"])
+def test_what_a_trigger_sets_for_its_transaction_hides_no_missing_standby(
+    query, mode, is_held, setting
+):
+    trigger_that_sets(query, setting)
+    committables = query.prepare(0, rows(1))
+    if not is_held:
+        query.sink.close()
+    wait_for_standby(query, "nobody")
+    with in_background(lambda: query.commit(0, committables)) as came_to:
+        try:
+            until(lambda: came_to or waiting(query))
+            assert not came_to
+            query.execute("SELECT pg_cancel_backend(%s)", *waiting(query))
+            until(lambda: came_to or waiting(query, "%emit_message%"))
+            assert not came_to or isinstance(came_to[0], SinkUnavailableError)
+        finally:
+            wait_for_standby(query, "")
+    assert len(query.successor().commit(0, committables).retired) == 1
+    assert query.ids() == [1]
+
+
+@pytest.mark.parametrize("mode", ["upsert"])
+@pytest.mark.parametrize("setting", ["client_min_messages = error", "synchronous_commit = local"])
+def test_what_a_trigger_sets_for_a_task_hides_no_missing_standby(query, mode, setting):
+    query.write(0, rows(1))
+    trigger_that_sets(query, setting)
+    wait_for_standby(query, "nobody")
+    with in_background(lambda: query.write(0, rows(2))) as came_to:
+        try:
+            until(lambda: came_to or waiting(query))
+            assert not came_to
+            query.execute("SELECT pg_cancel_backend(%s)", *waiting(query))
+            until(lambda: came_to)
+        finally:
+            wait_for_standby(query, "")
+    assert isinstance(came_to[0], AttemptFailedError)
+    assert "standby was cancelled" in str(came_to[0])
+
+
 @pytest.mark.parametrize("mode", ["upsert"])
 def test_a_task_whose_wait_for_a_standby_is_cancelled_fails(query, mode):
     query.write(0, rows(1))

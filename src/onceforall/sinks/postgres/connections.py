@@ -62,6 +62,7 @@ from onceforall.sinks.postgres.conninfo import (
     called,
     parsed,
 )
+from onceforall.sinks.postgres.replication import remembering
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
 
 if TYPE_CHECKING:
@@ -340,7 +341,8 @@ def late(target: str, within_s: float) -> str:
     """Return what is told of a server that takes connections and doesn't answer."""
     return (
         f"PostgreSQL at {target} took the connection and gave no answer within {within_s:g} s. It "
-        "is asked again; see whether the server, or a proxy before it, hangs."
+        "is asked again; see whether the server, or a proxy before it, hangs, or a synchronous "
+        "standby is away (pg_stat_activity shows the wait_event SyncRep then)."
     )
 
 
@@ -408,7 +410,7 @@ def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) ->
     # set_config's third argument: for the session. One round trip for all.
     calls = ["pg_catalog.set_config(%s, %s, false)"] * len(wanted)
     now = "pg_catalog.current_setting('synchronous_commit')"
-    durable = (
+    durable = remembering(
         f"pg_catalog.set_config('synchronous_commit', CASE WHEN {now} "
         f"OPERATOR(pg_catalog.=) 'off' THEN 'on' ELSE {now} END, false)"
     )

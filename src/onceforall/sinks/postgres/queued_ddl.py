@@ -33,6 +33,11 @@ _WAIT_S = 1.0
 # have no pid, and the virtual transaction of the session that prepared it (-1/… after a restart of
 # the server); the lock on its own id has both ids.
 _QUEUED = """
+WITH RECURSIVE target AS (
+    SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+    WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s
+    UNION ALL
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN target ON i.inhparent OPERATOR(pg_catalog.=) target.oid)
 SELECT a.pid, a.query, ARRAY(
     SELECT p.gid FROM pg_catalog.pg_prepared_xacts p
       JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.transactionid OPERATOR(pg_catalog.=) p.transaction
@@ -45,7 +50,7 @@ SELECT a.pid, a.query, ARRAY(
 FROM pg_catalog.pg_locks w JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) w.pid
 JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) w.relation JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 WHERE NOT w.granted AND w.locktype OPERATOR(pg_catalog.=) 'relation'
-  AND (%s::pg_catalog.text IS NULL OR (n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s))
+  AND (%s OR EXISTS (SELECT FROM target WHERE target.oid OPERATOR(pg_catalog.=) w.relation))
   AND w.database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
   AND w.mode OPERATOR(pg_catalog.=) ANY(ARRAY['ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'])
 """
@@ -130,15 +135,13 @@ def refuse_circle(connection: Connection, pending: Pending, target: Target | Non
     Args:
         connection: in no failed transaction.
         pending: what waits for the decision that waits for the caller.
-        target: the table for which the caller has waited; None: any.
+        target: the table for which, or for a partition of which, the caller has waited; None: any.
 
     Raises:
         AttemptFailedError: naming the statement.
     """
-    schema, table = (None, None) if target is None else (target.schema, target.table)
-    for pid, statement, gids, applications, *names in connection.execute(
-        _QUEUED, [schema, schema, table]
-    ).fetchall():
+    where = [None, None, True] if target is None else [target.schema, target.table, False]
+    for pid, statement, gids, applications, *names in connection.execute(_QUEUED, where).fetchall():
         if pending.has(map(str, gids), map(str, applications)):
             is_prepared = pending.has(map(str, gids), ())
             held = "the prepared transactions" if is_prepared else "another sink's merge"

@@ -10,6 +10,8 @@ visible, and no standby need have it: a standby that is promoted next lacks it. 
 - *A marker that is only read proves nothing of the standbys.* Before a batch is reported as
   complete by it, a transaction of our own that writes to the log is committed behind it: the log is
   replicated in its order, so when that has come to the standbys, the marker has, too (``wait``).
+- *A transaction that ran others' triggers waits as its session does, and hears the warning*,
+  whatever a trigger has set for it (``set_again``).
 
 What is left: the settings are those of the moment. Whoever empties ``synchronous_standby_names``
 takes it upon himself that what waited is complete without a standby.
@@ -31,7 +33,32 @@ CANCELLED = (
 )
 # The server gives this warning no code of its own.
 _WARNING = "01000"
+_KEPT = "onceforall.synchronous_commit"
 _WITHOUT_STANDBYS = ("off", "local")
+
+
+def remembering(value: str) -> str:
+    """Return an SQL expression that keeps the ``synchronous_commit`` of a session for
+    ``set_again``.
+
+    Args:
+        value: an expression that returns it.
+    """
+    return f"pg_catalog.set_config('{_KEPT}', {value}, false)"
+
+
+def set_again(connection: psycopg.Connection[Any]) -> None:
+    """Set again, for the transaction that is about to be committed, what a trigger in it may have
+    set: whether its COMMIT waits for standbys, and whether it is heard when it didn't.
+
+    Args:
+        connection: in a transaction in which nothing else is to run; of ``Access.connect``.
+    """
+    connection.execute(
+        "SELECT pg_catalog.set_config('client_min_messages', 'warning', true), "
+        "pg_catalog.set_config('synchronous_commit', "
+        f"pg_catalog.current_setting('{_KEPT}'), true)".encode()
+    )
 
 
 def commits(connection: psycopg.Connection[Any], statement: sql.SQL | sql.Composed) -> str | None:
@@ -79,4 +106,4 @@ def wait(connection: psycopg.Connection[Any], what: str) -> None:
         raise SinkUnavailableError(f"{what} has no answer yet: {CANCELLED}")
 
 
-__all__ = ["CANCELLED", "commits", "wait"]
+__all__ = ["CANCELLED", "commits", "remembering", "set_again", "wait"]

@@ -85,9 +85,10 @@ def frame_of(
             )
         if reading["format"] == "csv":
             # Without lineSep, Spark takes the first line end that it meets, be it in a value, for
-            # that of the file.
+            # that of the file. Without charToEscapeQuoteEscaping, it drops a U+0000 of a text that
+            # has a quote, too.
             reader = reader.options(
-                header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, lineSep="\n", nullValue=CSV_NULL, enforceSchema=False  # noqa: E501
+                header=reading["header"], sep=reading["delimiter"], escape='"', charToEscapeQuoteEscaping='"', multiLine=True, lineSep="\n", nullValue=CSV_NULL, enforceSchema=False  # noqa: E501
             )  # fmt: skip
         frame = reader.format(reading["format"]).load(
             [_spark_path(source.in_spark(root / file.path)) for file in group]

@@ -365,13 +365,14 @@ class _Json(_Text):
 
     def write(self, rows: pa.Table) -> None:
         from onceforall.sinks.files.task.json_lines import encoded
-        from onceforall.sinks.files.task.texts import check_lengths, check_texts
+        from onceforall.sinks.files.task.texts import check_keys, check_lengths, check_texts
         from onceforall.sinks.files.task.times import check_text, check_times
 
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             check_times(name, column, check_text)
             check_texts(name, column)
             check_lengths(name, column)
+            check_keys(name, column)
         for batch in rows.to_batches(max_chunksize=10_000):
             self._out.write(encoded(batch, ignore_null_fields=self._ignore_null_fields))
 

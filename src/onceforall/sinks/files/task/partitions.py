@@ -191,12 +191,12 @@ def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.A
             values = local_times(in_zone)
         except ValueError as error:
             raise AttemptFailedError(str(error)) from error
-    if pa.types.is_timestamp(values.type):
-        # Few distinct values are left to be formatted.
-        values = pc.floor_temporal(values, unit="second" if "%S" in form else "minute")
-        values = values.cast(pa.timestamp("s"))
-    encoded = values.dictionary_encode(null_encoding="encode")
     try:
+        if pa.types.is_timestamp(values.type):
+            # Few distinct values are left to be formatted.
+            values = pc.floor_temporal(values, unit="second" if "%S" in form else "minute")
+            values = values.cast(pa.timestamp("s"))
+        encoded = values.dictionary_encode(null_encoding="encode")
         texts = [
             None if value is None else _text_of(value, form)
             for value in encoded.dictionary.to_pylist()

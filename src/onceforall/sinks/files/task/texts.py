@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from onceforall.common.arguments import shown
 from onceforall.errors import RefusedRecordError
 from onceforall.sinks.files.task.nested import keys_within, within
 
@@ -50,6 +53,34 @@ def check_lengths(name: str, column: pa.Array | pa.ChunkedArray) -> None:
             _check_length(path, values, JSON_TEXT, "texts")
 
 
+def check_keys(name: str, column: pa.Array | pa.ChunkedArray) -> None:
+    """See that no map in a column and below it has a key twice: Spark reads such maps from files of
+    others, and of a JSON object each reader makes what it likes.
+
+    Raises:
+        RefusedRecordError: naming the column and the key.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for path, maps in within(name, column, pa.types.is_map):
+        lists = maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
+        pairs = pc.list_flatten(lists)
+        keys = pc.struct_field(pairs, [0])
+        encoded = keys.dictionary_encode()
+        parents = pc.list_parent_indices(lists).to_numpy().astype("int64")
+        places = parents * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
+        found, counts = np.unique(places, return_counts=True)
+        if len(found) < len(places):
+            doubled = encoded.dictionary[int(found[counts > 1][0] % len(encoded.dictionary))]
+            raise RefusedRecordError(
+                f"Column {path!r} holds a MAP that has the key {shown(doubled.as_py())} twice, and "
+                "readers of JSON don't agree on such objects. Filter or repair such rows "
+                "(map_from_entries refuses them, or keeps the last), or use format='parquet'."
+            )
+        check_keys(f"{path}.value", pc.struct_field(pairs, [1]))
+
+
 def _check_length(path: str, values: pa.Array, most: int, what: str) -> None:
     import pyarrow.compute as pc
 
@@ -92,4 +123,4 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-__all__ = ["check_lengths", "check_texts"]
+__all__ = ["check_keys", "check_lengths", "check_texts"]

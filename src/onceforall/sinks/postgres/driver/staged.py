@@ -297,6 +297,7 @@ class Merger:
         """
         set_lock_timeout(connection, self._lock_timeout_s)
         deferred.exhaust(connection, batch.owner, batch.what("Merging"))
+        replication.set_again(connection)
 
     def _keep_left(self, batch: Batch, tables: Sequence[str]) -> None:
         """Remember staging tables of a batch that is complete."""

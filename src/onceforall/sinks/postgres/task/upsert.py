@@ -75,6 +75,7 @@ def pre_commit(transaction: StagedTransaction) -> None:
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
     _exhaust(transaction, owner, Marker(own.batch, own.generation))
     _check(_current(transaction.connection, owner, " FOR SHARE"), (own.generation, own.batch))
+    replication.set_again(transaction.connection)
     failpoints.hit("postgres.upsert.before_commit")
     if replication.commits(transaction.connection, sql.SQL("COMMIT")) is None:
         raise AttemptFailedError(f"Committing a task's rows: {replication.CANCELLED}.")
