@@ -218,6 +218,7 @@ def test_executors_of_their_own_are_looked_at_and_write(written):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_server_killed_at_random_moments_neither_loses_nor_doubles(written):
     chance = random.Random(7)
     for _ in range(8):

@@ -56,16 +56,6 @@ GUARDS = [
         kinds=UPSERT,
         why="whoever writes the same keys waits for the row's lock; others stay in either order",
     ),
-    Guard(
-        "staged: what is missing is looked for before the marker is locked",
-        staged.Merger,
-        "_merge_again",
-        "begin(connection)\n        if not self._advance(connection, batch):",
-        "missing = self._missing(connection, batch)\n        begin(connection)\n"
-        "        if not self._advance(connection, batch):",
-        kinds=STAGED,
-        why="what is found is looked for again",
-    ),
     # --- what is looked at under them -------------------------------------------------------------
     Guard(
         "confirm looks for what is prepared before it closes the batch",

@@ -1,5 +1,7 @@
 """Places of checkpoints that aren't on the disk."""
 
+import pyspark
+
 from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.embedded import s3a_jars
 from onceforall.spark.remote_path import RemotePath
@@ -7,7 +9,9 @@ from support.web_hdfs import WebHdfs
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 HALF_THE_REQUESTS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    "org.apache.spark.sql.execution.streaming."
+    f"{'' if pyspark.__version__.startswith('4.0.') else 'checkpointing.'}"
+    "FileSystemBasedCheckpointFileManager"
 )
 
 
