@@ -89,9 +89,15 @@ class Play:
         turns = self.turns
         self.server.prepare()
         try:
-            for number in range(self.rng.choice((1, 2, 2, 3))):
+            drivers = [
                 turns.start(f"driver {number + 1}", lambda: self.drive(self.rng.choice((1, 2))))
-            turns.play()
+                for number in range(self.rng.choice((1, 2, 2, 3)))
+            ]
+            if self.rng.random() < 0.5:
+                turns.play()
+            else:
+                # Their tasks live on.
+                turns.play(lambda: all(driver.is_over for driver in drivers))
             turns.calm = True
             turns.tell("--- all faults end")
             last = turns.start("driver last", lambda: self.drive(1, is_last=True))

@@ -87,7 +87,10 @@ class Job:
 
         name = f"task {self._generation}.{self._batch}.{partition}.{slot}"
         when = (lambda: partition in self._results) if is_late else None
-        self._attempts[partition].append(self._play.turns.start(name, attempt, when))
+        actor = self._play.turns.start(name, attempt, when)
+        if is_late and self._play.rng.random() < 0.5:
+            actor.priority -= 4.0  # behind whoever else can go on
+        self._attempts[partition].append(actor)
 
     def _write(self, partition: int, slot: int) -> dict[str, Any] | None:
         play, sink, batch = self._play, self._sink, self._batch

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from onceforall.common.threads import Threads
+from onceforall.driver import stopping
 from onceforall.driver.stopping import Stopping, stop_on_sigterm
 from onceforall.errors import QueryStoppedError
 from support.waiting import until
@@ -324,3 +325,15 @@ ready()
     ended = program(text)
     assert ended.code() == 0
     assert ended.left() == {"asked", "settled"}
+
+
+def test_ctrl_c_is_one_whatever_pyspark_s_handler_makes_of_it(monkeypatch):
+    """Before 4.2 it raises what became of cancelling the jobs."""
+
+    def handler(number, frame):
+        raise RuntimeError("reentrant call inside <_io.BufferedReader name=3>")
+
+    monkeypatch.setattr(stopping, "_wrapped", handler)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        stopping._on_interrupt(signal.SIGINT, None)
+    assert "reentrant call" in str(caught.value.__cause__)

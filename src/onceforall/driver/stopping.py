@@ -280,7 +280,12 @@ def _wrap_interrupt() -> None:
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
     if _is_over(frame):
         _end_in_order(number, frame)
-    _wrapped(number, frame)
+    try:
+        _wrapped(number, frame)
+    except Exception as error:
+        # Before 4.2, PySpark's raises what became of cancelling the jobs, which it can't do while
+        # the main thread itself waits for the JVM.
+        raise KeyboardInterrupt from error
 
 
 def _is_over(frame: FrameType | None) -> bool:
