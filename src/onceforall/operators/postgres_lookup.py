@@ -13,6 +13,7 @@ from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnavailableError
 from onceforall.operators._lookup_keys import Reader, python_type, reader
 from onceforall.operators.lookups import Key, Lookup, Version, read_text
+from onceforall.sinks.postgres.texts import as_text, is_built_in
 
 if TYPE_CHECKING:
     import psycopg
@@ -394,9 +395,15 @@ class PostgresLookup(Lookup):
 
         table = self._identifier(connection)
         keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
-        look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
+        times = [name for name in (self._from, self._to) if name is not None]
+        looked = [sql.SQL("t.{}").format(_named(name)) for name in [*self.columns, *times]]
+        look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(
+            sql.SQL(", ").join([*keys, *looked]), table
+        )
         described = self.execute(connection, look, []).description or []
-        oids = [column.type_code for column in described]
+        types = [column.type_code for column in described]
+        oids, others = types[: len(keys)], types[len(keys) :]
+        self._check_casts(others)
         found = self.execute(connection, _KEY_TYPES, [oids, oids]).fetchall()
         # The server's own names of its own types: text that comes from nobody else.
         arrays = sql.SQL(", ").join(
@@ -409,8 +416,8 @@ class PostgresLookup(Lookup):
             for key, alias, (_, schema, _) in zip(keys, aliases, found, strict=True)
         ]
         values = [
-            _as_text(sql.SQL("t.{}").format(_named(name)), kind)
-            for name, kind in self.columns.items()
+            _as_text(column, kind, oid)
+            for column, kind, oid in zip(looked, self.columns.values(), others, strict=False)
         ]
         self._casts = sql.SQL("SELECT {}").format(arrays)
         # Several arrays at once: of that form of unnest there is no qualified one.
@@ -421,6 +428,25 @@ class PostgresLookup(Lookup):
             _micros(self._from), _micros(self._to), sql.SQL(", ").join(values), unnested, sql.SQL(", ").join(aliases), table,  # noqa: E501
             sql.SQL(" AND ").join(joined),
         )  # fmt: skip
+
+    def _check_casts(self, types: Sequence[int]) -> None:
+        """See that no value needs a cast that whoever owns its type could have made.
+
+        Args:
+            types: of the looked-up columns, and of those with times.
+
+        Raises:
+            SchemaError: naming the column.
+        """
+        times = [(name, "timestamp") for name in (self._from, self._to) if name is not None]
+        for (name, kind), oid in zip([*self.columns.items(), *times], types, strict=True):
+            if not is_built_in(oid) and kind.strip().lower() in {"timestamp", "binary"}:
+                raise SchemaError(
+                    f"The column {name!r} of {self!r} would be cast to {kind.strip().upper()}, and "
+                    "its type is none of PostgreSQL's own: whoever owns it can make such a cast of "
+                    "any function, which would run as the lookup's role. Look it up as 'string', "
+                    "or give the lookup a view that casts it."
+                )
 
     def _check_unique(self, found: Mapping[Key, list[Version]]) -> None:
         from onceforall.errors import RefusedRecordError
@@ -497,7 +523,7 @@ def _named(name: str) -> sql.Identifier:
     return sql.Identifier(name.replace("%", "%%"))
 
 
-def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
+def _as_text(column: sql.Composable, kind: str, oid: int) -> sql.Composed:
     from psycopg import sql
 
     reader = read_text(kind, "")
@@ -512,9 +538,11 @@ def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
         ).format(column)
     if reader is read_text("binary", ""):
         return sql.SQL("pg_catalog.encode({}::pg_catalog.bytea, 'hex')").format(column)
-    if reader is read_text("boolean", ""):
-        return sql.SQL("{}::boolean::pg_catalog.text").format(column)
-    return sql.SQL("{}::pg_catalog.text").format(column)
+    if reader is not read_text("boolean", ""):
+        return as_text(column, oid)
+    # A text of another type is read as any text is: no cast of that type to boolean is called.
+    value = column if is_built_in(oid) else sql.SQL("({})").format(as_text(column, oid))
+    return sql.SQL("{}::boolean::pg_catalog.text").format(value)
 
 
 def _micros(name: str | None) -> sql.Composable:

@@ -5,9 +5,14 @@ PostgreSQL looks functions and operators up along the ``search_path``, and one w
 types wins over that of ``pg_catalog``, though this comes first
 (https://www.postgresql.org/docs/current/typeconv-func.html). So every function, operator and
 relation in a statement of ours is qualified.
+
+Nor must whoever owns the type of a column: casts have no schema, and the owner of a type makes them
+(https://www.postgresql.org/docs/current/sql-createcast.html). So no value is cast whose type isn't
+the server's own.
 """
 
 import ast
+import contextlib
 import re
 from pathlib import Path
 
@@ -16,10 +21,12 @@ import pyarrow as pa
 import pytest
 
 import onceforall
-from onceforall.errors import RefusedRecordError
+from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
 from onceforall.operators import _pins as pins
 from onceforall.operators.postgres_lookup import PostgresLookup
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import staging
+from onceforall.testing.checker import contents_of
 from onceforall.testing.observers.postgres import PostgresObserver
 from support.postgres_sink import Query, make_role, rows
 
@@ -65,6 +72,31 @@ BEGIN
 END $$;
 """
 
+# Types of a plain login, and casts of each to and from the server's. They count their calls where no
+# ROLLBACK undoes it: an error that they raise may be caught.
+CASTS = """
+CREATE SEQUENCE owned.called;
+GRANT USAGE ON SEQUENCE owned.called TO PUBLIC;
+CREATE TYPE owned.mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN owned.humour AS owned.mood;
+CREATE TYPE owned.pair AS (a int, b text);
+CREATE TYPE owned.span AS RANGE (subtype = int8);
+DO $$
+DECLARE one text; other text; pair text[]; made int := 0;
+BEGIN
+  FOREACH one IN ARRAY ARRAY['owned.mood', 'owned.mood[]', 'owned.pair', 'owned.pair[]', 'owned.span'] LOOP
+    FOREACH other IN ARRAY ARRAY['text', 'varchar', 'bpchar', 'name', 'bytea', 'bool', 'timestamptz', 'date', 'int8', 'numeric', 'float8', 'json', 'text[]'] LOOP
+      FOREACH pair SLICE 1 IN ARRAY ARRAY[[one, other], [other, one]] LOOP
+        made := made + 1;
+        EXECUTE format('CREATE FUNCTION owned.cast_%s(%s) RETURNS %s LANGUAGE plpgsql AS %L', made, pair[1], pair[2],
+          $f$BEGIN PERFORM pg_catalog.nextval('owned.called'); RAISE EXCEPTION 'a cast of the owner'; END$f$);
+        EXECUTE format('CREATE CAST (%s AS %s) WITH FUNCTION owned.cast_%s(%s) AS {context}', pair[1], pair[2], made, pair[1]);
+      END LOOP;
+    END LOOP;
+  END LOOP;
+END $$;
+"""
+
 
 def admin(database, *statements):
     with psycopg.connect(database, autocommit=True) as connection:
@@ -91,6 +123,53 @@ def victim(database):
         connection.execute("SELECT 1 = 1")
     yield url
     admin(database, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
+
+
+@pytest.fixture(params=["ASSIGNMENT", "IMPLICIT"])
+def context(request):
+    """Where the casts of a type's owner are called without being asked for."""
+    return request.param
+
+
+@pytest.fixture
+def typed(database, context):
+    """The URL of a role, where another owns the types of columns; his casts must not be called."""
+    role, victim = make_role(
+        database,
+        "CREATE SCHEMA onceforall AUTHORIZATION {role}",
+        "CREATE TABLE public.t (id bigint PRIMARY KEY, v text)",
+        "GRANT ALL ON public.t TO {role}",
+    )
+    owner, url = make_role(database, "CREATE SCHEMA owned AUTHORIZATION {role}")
+    admin(url, CASTS.replace("{context}", context), "GRANT USAGE ON SCHEMA owned TO PUBLIC")
+    with (
+        psycopg.connect(victim) as connection,
+        pytest.raises(psycopg.errors.RaiseException, match="a cast of the owner"),
+    ):
+        connection.execute("SELECT 'ok'::owned.mood::text")
+    admin(database, "ALTER SEQUENCE owned.called RESTART")
+    yield victim
+    with psycopg.connect(database) as connection:
+        (called,) = connection.execute("SELECT is_called FROM owned.called").fetchone()
+    for each in (role, owner):
+        admin(database, f"DROP OWNED BY {each} CASCADE", f"DROP ROLE {each}")
+    assert not called, "a cast of the type's owner ran"
+
+
+def written(query, batch, part):
+    if query.options.get("mode") == "upsert":
+        query.write(batch, part)
+    else:
+        assert not query.commit(batch, query.prepare(batch, part)).lost
+
+
+def moods(*pairs):
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array([number for number, _ in pairs], pa.int64()),
+            "m": pa.array([mood for _, mood in pairs], pa.string()),
+        }
+    )
 
 
 def ids(database):
@@ -236,6 +315,199 @@ def test_an_observer_calls_nothing_of_others_either(database, victim):
     assert left.startswith("staging table onceforall.stg_")
     query.sweep(own=True)
     assert observer.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "type_"),
+    [
+        ("staged", "owned.mood"),
+        ("staged", "owned.humour"),
+        ("prepared", "owned.mood"),
+        ("upsert", "owned.mood"),
+    ],
+)
+def test_no_row_is_refused_by_a_cast_of_its_types_owner(database, typed, mode, type_):
+    admin(database, f"ALTER TABLE public.t DROP v, ADD m {type_}, ADD CHECK (id < 100)")
+    query = Query(typed, None, mode=mode, key="id")
+    with pytest.raises(RefusedRecordError, match="a check is violated.*row: id='500', m='ok'"):
+        query.prepare(0, moods((1, "sad"), (500, "ok")))
+    with pytest.raises(RefusedRecordError, match="'glad' in column m"):
+        query.successor().prepare(0, moods((2, "glad")))
+    query = query.successor().successor()
+    written(query, 0, moods((1, "sad"), (2, None)))
+    assert ids(database) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "staged"},
+        {"mode": "staged", "on_conflict": "ignore"},
+        {"mode": "prepared", "on_conflict": "ignore"},
+        {"mode": "prepared"},
+        {"mode": "upsert"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_no_key_is_shown_by_a_cast_of_its_types_owner(database, typed, options):
+    admin(database, "ALTER TABLE public.t DROP v, DROP CONSTRAINT t_pkey, ADD m owned.mood")
+    admin(database, "ALTER TABLE public.t ADD PRIMARY KEY (m, id)")
+    query = Query(typed, None, key=["m", "id"], **options)
+    with pytest.raises(RefusedRecordError, match="has 2 rows with the key m='sad', id='7'"):
+        query.prepare(0, moods((7, "sad"), (7, "sad")))
+    query = query.successor()
+    written(query, 0, moods((7, "sad"), (7, "ok")))
+    assert ids(database) == [7, 7]
+
+
+def test_a_batch_of_more_tables_than_a_statement_takes_casts_no_key_either(
+    database, typed, monkeypatch
+):
+    monkeypatch.setattr(staging, "TABLES_PER_STATEMENT", 1)
+    admin(
+        database,
+        "ALTER TABLE public.t DROP v, DROP CONSTRAINT t_pkey, ADD m owned.mood PRIMARY KEY",
+    )
+    query = Query(typed, None, key="m")
+    with pytest.raises(RefusedRecordError, match="has 2 rows with the key m='sad'"):
+        query.prepare(0, moods((1, "sad")), moods((2, "ok")), moods((3, "sad")))
+    query.sweep(own=True)
+
+
+def test_a_batch_that_replaces_all_casts_nothing_either(database, typed):
+    admin(database, "ALTER TABLE public.t DROP v, ADD m owned.mood, ADD CHECK (id < 100)")
+    query = Query(typed, None, mode="staged", output_mode="complete")
+    for batch in range(2):
+        assert not query.commit(batch, query.prepare(batch, moods((1, "sad"), (2, "ok")))).lost
+    with pytest.raises(RefusedRecordError, match="row: id='500', m='ok'"):
+        query.prepare(2, moods((500, "ok")))
+    query.sweep(own=True)
+
+
+def test_adding_up_casts_nothing_either(database, typed, context):
+    admin(database, "ALTER TABLE public.t DROP v, DROP id, ADD m owned.mood PRIMARY KEY")
+    admin(database, "ALTER TABLE public.t ADD id bigint, ADD best owned.mood")
+    query = Query(typed, None, key="m", accumulate={"id": "sum", "best": "max"})
+    added = pa.RecordBatch.from_pydict(
+        {"m": ["ok", "ok"], "best": ["sad", "ok"], "id": pa.array([1, 2], pa.int64())}
+    )
+    if context == "IMPLICIT":  # So the server can't tell which "max" is meant, and calls none.
+        with pytest.raises(AttemptFailedError, match="max.owned.mood. is not unique"):
+            query.prepare(0, added)
+        query.sweep(own=True)
+        return
+    for batch in range(2):
+        written(query, batch, added)
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT m, id, best FROM public.t").fetchall()
+    assert found == [("ok", 6, "ok")]
+
+
+def test_the_server_shows_its_own_types_as_ever(database):
+    """By its casts, which write other texts than its output functions: ``true``, no padding."""
+    query = Query(
+        database, "CREATE TABLE t (f bool, c char(5), n int CHECK (n < 100))", mode="staged"
+    )
+    row = {"f": [True], "c": ["a"], "n": pa.array([500], pa.int32())}
+    with pytest.raises(RefusedRecordError, match="row: f='true', c='a', n='500'"):
+        query.prepare(0, pa.RecordBatch.from_pydict(row))
+    query.sweep(own=True)
+
+
+def test_a_lookup_calls_no_cast_of_a_types_owner(database, typed):
+    admin(
+        database,
+        "CREATE TABLE public.known (k int, m owned.humour, ms owned.mood[], p owned.pair, "
+        "ps owned.pair[], s owned.span, f char(3))",
+        "INSERT INTO public.known VALUES (1, 'ok', '{sad,ok}', '(1,x)', '{\"(2,y)\"}', '[1,3)', "
+        "'a'), (2, NULL, NULL, '(,)', NULL, NULL, NULL)",
+        "GRANT ALL ON public.known TO PUBLIC",
+    )
+    columns = dict.fromkeys(["m", "ms", "p", "ps", "s", "f"], "string")
+    lookup = PostgresLookup(typed, "public.known", key="k", columns=columns)
+    with contextlib.closing(lookup):
+        lookup.check(1)
+        found = lookup.fetch([(1,), (2,)])
+    assert {key: [version.values for version in versions] for key, versions in found.items()} == {
+        (1,): [("ok", "{sad,ok}", "(1,x)", '{"(2,y)"}', "[1,3)", "a")],
+        (2,): [(None, None, "(,)", None, None, None)],
+    }
+
+
+def test_a_lookups_keys_are_read_by_no_cast_of_their_types_owner(database, typed, context):
+    admin(
+        database,
+        "CREATE TABLE public.known (m owned.mood, n int)",
+        "INSERT INTO public.known VALUES ('ok', 1), ('sad', 2)",
+        "GRANT ALL ON public.known TO PUBLIC",
+    )
+    lookup = PostgresLookup(typed, "public.known", key="m", columns={"n": "int"})
+    with contextlib.closing(lookup):
+        if context == "IMPLICIT":  # So the server can't tell which "=" is meant, and calls none.
+            with pytest.raises(AttemptFailedError, match="operator is not unique"):
+                lookup.fetch([("ok",)])
+            return
+        found = lookup.fetch([("ok",), ("glad",)])
+    assert {key: versions[0].values for key, versions in found.items()} == {("ok",): ("1",)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "times"),
+    [
+        ({"id": "string"}, {"valid_from": "m"}),
+        ({"id": "string"}, {"valid_from": "at", "valid_to": "m"}),
+        ({"m": "binary"}, {}),
+        ({"m": " Timestamp"}, {}),
+    ],
+)
+def test_a_lookup_that_needs_a_cast_of_a_types_owner_is_refused(database, typed, columns, times):
+    admin(
+        database,
+        "CREATE TABLE public.known (id bigint, m owned.mood, at timestamptz)",
+        "INSERT INTO public.known VALUES (1, 'ok', '2026-01-01')",
+        "GRANT ALL ON public.known TO PUBLIC",
+    )
+    lookup = PostgresLookup(typed, "public.known", key="id", columns=columns, **times)
+    for look in (lambda: lookup.check(1), lambda: lookup.fetch([(1,)])):
+        with contextlib.closing(lookup), pytest.raises(SchemaError, match="'m' of Postgres"):
+            look()
+
+
+def test_a_lookup_reads_a_boolean_from_the_text_of_a_foreign_type(database, typed):
+    admin(
+        database,
+        "CREATE TYPE owned.answer AS ENUM ('yes', 'no')",
+        "CREATE FUNCTION owned.said(owned.answer) RETURNS bool LANGUAGE sql AS "
+        "$$SELECT pg_catalog.nextval('owned.called') IS NULL$$",
+        "CREATE CAST (owned.answer AS bool) WITH FUNCTION owned.said(owned.answer)",
+        "CREATE TABLE public.known (id bigint, a owned.answer)",
+        "INSERT INTO public.known VALUES (1, 'yes'), (2, 'no'), (3, NULL)",
+        "GRANT ALL ON public.known TO PUBLIC",
+    )
+    lookup = PostgresLookup(typed, "public.known", key="id", columns={"a": "boolean"})
+    with contextlib.closing(lookup):
+        found = lookup.fetch([(1,), (2,), (3,)])
+    assert [found[n,][0].values for n in (1, 2, 3)] == [("true",), ("false",), (None,)]
+
+
+def test_an_observer_calls_no_cast_of_a_types_owner(database, typed):
+    columns = {"m": "mood", "h": "humour", "p": "pair", "ms": "mood[]", "s": "span"}
+    declared = ", ".join(f"{name} owned.{type_}" for name, type_ in columns.items())
+    admin(
+        database,
+        f"CREATE TABLE public.seen (id bigint, {declared})",
+        "INSERT INTO public.seen VALUES (1, 'ok', 'ok', '(1,x)', '{ok}', '[1,3)'), (2, NULL, NULL, NULL, NULL, NULL)",
+        "GRANT ALL ON public.seen TO PUBLIC",
+    )
+    for kind in ("numbers", "texts"):
+        observer = PostgresObserver(
+            typed, "public.seen", column="id", key_column="m", ids=kind, keys=kind, content=columns
+        )
+        seen = observer.rows()
+        expected = contents_of(
+            [["ok", None], ["ok", None], ["(1,x)", None], ["{ok}", None], ["[1,3)", None]]
+        )
+        assert sorted(seen.contents) == sorted(expected)
 
 
 _SQL = re.compile(

@@ -23,6 +23,7 @@ from onceforall.sinks.postgres import accumulating, deferred, staging, target_ch
 from onceforall.sinks.postgres.accumulating import TARGET
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
+from onceforall.sinks.postgres.texts import as_text, types_of
 
 _KNOWN = {"schema", "table", "key", "ignore", "replace", "oid", "accumulate", "added_by"}
 
@@ -229,6 +230,8 @@ def doubled_key(
     ]
     if not sources:
         return None
+    # All staging tables have the target's types.
+    types = types_of(connection, target.key, filled[0].identifier)
     gathered = sql.Identifier(filled[0].schema, f"keys_{uuid.uuid4().hex}")
     if len(sources) > 1:
         # More tables than one statement takes. Nobody but this transaction ever sees the table with
@@ -239,10 +242,10 @@ def doubled_key(
     shown = sql.SQL(", ").join(
         [
             # Named, for the function's own name could be that of a column below.
-            sql.SQL("pg_catalog.left({}::pg_catalog.text, 100) AS {}").format(
-                sql.Identifier(column), sql.Identifier(f"shown {at}")
+            sql.SQL("pg_catalog.left({}, 100) AS {}").format(
+                as_text(sql.Identifier(column), type_oid), sql.Identifier(f"shown {at}")
             )
-            for at, column in enumerate(target.key)
+            for at, (column, type_oid) in enumerate(zip(target.key, types, strict=True))
         ]
     )
     not_null = sql.SQL(" AND ").join(

@@ -23,6 +23,7 @@ from onceforall.sinks.postgres import deferred, merging
 from onceforall.sinks.postgres.merging import Target
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers, words
+from onceforall.sinks.postgres.texts import as_text, types_of
 
 _LONGEST_VALUE = 60
 _MOST_COLUMNS = 12
@@ -168,12 +169,13 @@ def _numbered(staged: Staged) -> sql.Composed:
 
 def _shown(connection: Connection, staged: Staged, number: int) -> str:
     columns = staged.columns[:_MOST_COLUMNS]
+    types = types_of(connection, columns, staged.identifier)
     texts = sql.SQL(", ").join(
         [
-            sql.SQL("pg_catalog.left({}::pg_catalog.text, {})").format(
-                sql.Identifier(column), sql.Literal(_LONGEST_VALUE + 1)
+            sql.SQL("pg_catalog.left({}, {})").format(
+                as_text(sql.Identifier(column), type_oid), sql.Literal(_LONGEST_VALUE + 1)
             )
-            for column in columns
+            for column, type_oid in zip(columns, types, strict=True)
         ]
     )
     query = sql.SQL("SELECT {} FROM ({}) AS numbered WHERE {} OPERATOR(pg_catalog.=) {}").format(

@@ -1,8 +1,9 @@
 """Reads a table, and finds prepared transactions, staging tables and open sessions of ours in
 its database.
 
-Every function, operator and relation of its own statements is qualified: whoever may create in a
-schema of the ``search_path`` must not run code as the observer, or change what it sees.
+Every function, operator and relation of its own statements is qualified, and no value cast whose
+type isn't the server's own: whoever may create in a schema of the ``search_path``, or owns a type,
+must not run code as the observer, or change what it sees.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from onceforall.protocol.names import parse_name
 from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import Conninfo
+from onceforall.sinks.postgres.texts import as_text, types_of
 from onceforall.testing.checker import UNREADABLE, Rows
 from onceforall.testing.observers.base import Ids, decoded
 from onceforall.testing.observers.postgres_contents import content_expression
@@ -196,12 +198,13 @@ def _numbers(
     """
     from psycopg import sql
 
+    types = types_of(connection, columns, sql.Identifier(*table))
     each: list[sql.Composable] = [
         sql.SQL(
-            "CASE WHEN {0}::pg_catalog.text OPERATOR(pg_catalog.~) '^[0-9]{{1,18}}$' "
-            "THEN {0}::pg_catalog.text::bigint ELSE {1} END"
-        ).format(sql.Identifier(column), sql.Literal(UNREADABLE))
-        for column in columns
+            "CASE WHEN ({0}) OPERATOR(pg_catalog.~) '^[0-9]{{1,18}}$' "
+            "THEN ({0})::bigint ELSE {1} END"
+        ).format(as_text(sql.Identifier(column), type_oid), sql.Literal(UNREADABLE))
+        for column, type_oid in zip(columns, types, strict=True)
     ]
     each += [] if content is None else [content]
     source = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)").format(

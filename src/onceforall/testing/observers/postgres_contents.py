@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onceforall.sinks.postgres.texts import as_text
 from onceforall.testing.checker.contents import DIGEST_BYTES, NULL
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _WRITTEN: Mapping[str, str] = {
     "timestamp": _MICROSECONDS,
     "timestamptz": _MICROSECONDS,
 }
-_AS_IT_IS = "{0}::pg_catalog.text"
 
 
 def content_expression(
@@ -45,8 +45,8 @@ def content_expression(
     ).description
     types = [connection.adapters.types.get(each.type_code) for each in found or ()]
     values = [
-        _value(column, "" if type_ is None else type_.name)
-        for column, type_ in zip(columns, types, strict=True)
+        _value(column, each.type_code, "" if type_ is None else type_.name)
+        for column, each, type_ in zip(columns, found or (), types, strict=True)
     ]
     return sql.SQL(
         "('x' OPERATOR(pg_catalog.||) pg_catalog.left(pg_catalog.encode(pg_catalog.sha256("
@@ -55,10 +55,15 @@ def content_expression(
     ).format(sql.SQL(", ").join(values), sql.Literal(2 * DIGEST_BYTES))
 
 
-def _value(column: str, type_name: str) -> sql.Composable:
+def _value(column: str, type_oid: int, type_name: str) -> sql.Composable:
     from psycopg import sql
 
-    text = sql.SQL(_WRITTEN.get(type_name, _AS_IT_IS)).format(sql.Identifier(column))
+    name = sql.Identifier(column)
+    text = (
+        sql.SQL(_WRITTEN[type_name]).format(name)
+        if type_name in _WRITTEN
+        else as_text(name, type_oid)
+    )
     return sql.SQL(
         "COALESCE(pg_catalog.length({0})::pg_catalog.text OPERATOR(pg_catalog.||) ':' "
         "OPERATOR(pg_catalog.||) ({0}), {1})"
