@@ -474,6 +474,7 @@ SELECT pg_catalog.format_type(u.oid::pg_catalog.oid, -1), COALESCE((
     SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_type b
     JOIN pg_catalog.pg_operator o ON o.oprname OPERATOR(pg_catalog.=) '=' AND o.oprleft OPERATOR(pg_catalog.=) b.oid AND o.oprright OPERATOR(pg_catalog.=) b.oid
       AND o.oprnamespace OPERATOR(pg_catalog.=) b.typnamespace
+      AND EXISTS (SELECT FROM pg_catalog.pg_amop m WHERE m.amopopr OPERATOR(pg_catalog.=) o.oid)
     JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) o.oprnamespace
     WHERE b.oid OPERATOR(pg_catalog.=) base.type), 'pg_catalog'),
     (SELECT CASE WHEN b.typname OPERATOR(pg_catalog.=) 'citext' THEN 'citext' ELSE pg_catalog.format_type(b.oid, NULL) END
@@ -483,7 +484,8 @@ JOIN base ON base.of_type OPERATOR(pg_catalog.=) u.oid::pg_catalog.oid AND base.
 ORDER BY u.n
 """  # noqa: E501
 """Of each key column the type's name, and the schema of its ``=``: that of the type, for a type of
-an extension's, such as citext; and the name of the type below its domains. Format -1, of no
+an extension's, such as citext, which is in an operator family, as only a superuser puts one there;
+and the name of the type below its domains. Format -1, of no
 length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
 """
 

@@ -451,6 +451,34 @@ def test_a_lookups_keys_are_read_by_no_cast_of_their_types_owner(database, typed
     assert {key: versions[0].values for key, versions in found.items()} == {("ok",): ("1",)}
 
 
+def test_a_lookups_keys_are_compared_by_no_operator_that_anybody_may_make(database):
+    """In the schema of the key's type, where others may create."""
+    stranger, url = make_role(database)
+    admin(
+        database,
+        "CREATE SCHEMA shared",
+        "GRANT ALL ON SCHEMA shared TO PUBLIC",
+        "CREATE TYPE shared.mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE public.known (m shared.mood, n int)",
+        "INSERT INTO public.known VALUES ('ok', 1), ('sad', 2)",
+    )
+    admin(
+        url,
+        "CREATE FUNCTION shared.same(shared.mood, shared.mood) RETURNS bool LANGUAGE plpgsql AS "
+        "'BEGIN RETURN true; END'",
+        "CREATE OPERATOR shared.= "
+        "(FUNCTION = shared.same, LEFTARG = shared.mood, RIGHTARG = shared.mood)",
+    )
+    try:
+        with contextlib.closing(
+            PostgresLookup(database, "public.known", key="m", columns={"n": "int"})
+        ) as lookup:
+            found = lookup.fetch([("ok",), ("glad",)])
+        assert {key: versions[0].values for key, versions in found.items()} == {("ok",): ("1",)}
+    finally:
+        admin(database, f"DROP OWNED BY {stranger} CASCADE", f"DROP ROLE {stranger}")
+
+
 @pytest.mark.parametrize(
     ("columns", "times"),
     [
