@@ -99,7 +99,7 @@ class Version:
         if _has_failed(case):
             outcomes.failed.append(_node(case))
         elif skipped is not None:
-            outcomes.skipped[skipped.get("message", "").removeprefix("Skipped: ")] += 1
+            outcomes.skipped[_why(skipped)] += 1
         else:
             outcomes.passed += 1
 
@@ -111,6 +111,13 @@ class Version:
                 outcomes.failed = [each for each in outcomes.failed if each != _node(case)]
                 outcomes.passed += 1
                 outcomes.again += 1
+
+
+def _why(skipped: ET.Element) -> str:
+    message = skipped.get("message", "")
+    if message == "collection skipped":
+        message = (skipped.text or "").rstrip("')\"").rpartition("Skipped: ")[2]
+    return message.removeprefix("Skipped: ")
 
 
 def _has_failed(case: ET.Element) -> bool:
@@ -173,7 +180,8 @@ def read(folder: Path = RESULTS) -> dict[str, Version]:
             for suite in ET.parse(results).getroot().iter("testsuite"):  # noqa: S314  our own file
                 version.seconds += float(suite.get("time", "0"))
                 for case in suite.iter("testcase"):
-                    version.add(str(case.get("classname")), case)
+                    # A module that is left out as a whole has its name in the second one.
+                    version.add(str(case.get("classname") or case.get("name")), case)
         for case in _cases(folder / f"{file.stem}-again.xml"):
             version.add_again(case)
         versions[file.stem.replace(_PYTHON, " on Python ")] = version

@@ -140,6 +140,17 @@ def test_the_page_of_versions_begins_with_what_failed(of_versions, outcome):
     assert "| **2 failed**, 0 passed |" in page
 
 
+def test_a_module_that_is_left_out_as_a_whole_counts_as_left_out(of_versions):
+    folder = of_versions("4.2.0")
+    whole = """<testsuites><testsuite time="1"><testcase classname="" name="tests.operators.test_a">
+<skipped message="collection skipped">('/a/test_a.py', 14, 'Skipped: it came later')</skipped>
+</testcase></testsuite></testsuites>"""
+    (folder / "4.2.0-kills.xml").write_text(whole)
+    page = versions.page(versions.read(folder))
+    assert "it came later" in page
+    assert "'it came later" not in page
+
+
 def test_a_part_that_was_not_run_is_no_result(of_versions, tmp_path):
     with pytest.raises(ValueError, match=r"no results in .*: run make compat"):
         versions.read(tmp_path)
