@@ -20,6 +20,7 @@ from evidence.digests import (
     query_digest,
     scale_digest,
     stores_digest,
+    versions_digest,
 )
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -110,6 +111,13 @@ RESULTS = (
         r"Measured code: `(\w+)`",
         stores_digest,
         "make store-costs, a quarter of an hour",
+    ),
+    Result(
+        "docs/versions.md",
+        "versions of pyspark",
+        r"Measured code: `(.+?)`",
+        versions_digest,
+        "make compat, three hours",
     ),
     Result(
         "docs/scale.md",
