@@ -282,8 +282,9 @@ def _of_second_runs(versions: Mapping[str, Version]) -> list[str]:
     if not told:
         return []
     words = (
-        "Tests that failed on the busy machine, and passed when they ran once more, one after the "
-        f"other: {', '.join(told)}."
+        "Tests that failed at first, and passed when they ran once more, one after the other (the "
+        "machine was busy, or the fault was mended in between: CHANGELOG.md): "
+        f"{', '.join(told)}."
     )
     return [words, ""]
 

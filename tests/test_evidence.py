@@ -178,7 +178,7 @@ def test_what_passed_only_in_a_second_run_alone_is_told(of_versions):
     (folder / "4.2.0-again.xml").write_text(f"{again}</testsuite></testsuites>")
     page = versions.page(versions.read(folder))
     assert "**The same tests pass on pyspark 4.2.0**" in page
-    assert "once more, one after the other: 1 on 4.2.0." in page
+    assert "CHANGELOG.md): 1 on 4.2.0." in page
 
 
 def test_a_test_of_a_class_is_named_as_pytest_takes_it():
