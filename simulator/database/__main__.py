@@ -7,7 +7,9 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 
 from simulator.database.schedule import MODES, play
 from simulator.database.server import Server
@@ -19,7 +21,6 @@ _PARTS = 20
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status: 0 no violation, 1 a violation."""
     options = _parser().parse_args(arguments)
-    _be_quiet()
     if options.replay is not None:
         return _replay(options.replay, options.mode)
     started_s, played, violations = time.monotonic(), 0, 0
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     end = options.first_seed + options.schedules
     size = max(1, -(-options.schedules // (_PARTS * options.workers)))
     parts = [range(at, min(at + size, end)) for at in range(options.first_seed, end, size)]
-    with ProcessPoolExecutor(options.workers, initializer=_be_quiet) as processes:
+    with ProcessPoolExecutor(options.workers) as processes:
         for count, counts, found in processes.map(_play, parts, [options.mode] * len(parts)):
             played += count
             totals.update(counts)
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _replay(seed: int, mode: str | None) -> int:
-    with Server() as server:
+    with _quiet(), Server() as server:
         try:
             sys.stdout.write("\n".join(play(server, seed, mode, tell=True).story) + "\n")
         except Violation as violation:
@@ -50,15 +51,22 @@ def _replay(seed: int, mode: str | None) -> int:
     return 0
 
 
-def _be_quiet() -> None:
-    # The server is one that forgets: it says so at each start.
-    logging.getLogger("onceforall").setLevel(logging.ERROR)
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Say no warnings: the server is one that forgets, and each start would tell."""
+    logger = logging.getLogger("onceforall")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _play(seeds: range, mode: str | None) -> tuple[int, Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     found = []
-    with Server() as server:
+    with _quiet(), Server() as server:
         for seed in seeds:
             try:
                 outcome = play(server, seed, mode)
