@@ -17,7 +17,7 @@ def server():
 
 @pytest.mark.parametrize("mode", ["prepared", "staged", "upsert"])
 def test_the_table_has_what_was_decided_in_whatever_order_statements_come(server, mode):
-    assert first_violation(server, 12, mode=mode) is None
+    assert first_violation(server, 6, mode=mode) is None
 
 
 @pytest.mark.long
