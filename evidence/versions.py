@@ -1,5 +1,6 @@
-"""``python -m evidence.versions``: writes ``docs/versions.md`` from what ``make compat`` left in
-``build/compat``: which tests passed on which version of pyspark.
+"""``python -m evidence.versions``: writes ``docs/versions.md``: which tests passed on which version
+of pyspark. What ``make compat`` left in ``build/compat`` replaces the record of its version in
+``docs/versions.json``, which keeps those of the others.
 
 ``--describe`` prints what the environment that runs it consists of, as JSON; ``--failed VERSION``
 the tests that failed.
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 from evidence.digests import ROOT, versions_digest
@@ -28,6 +30,7 @@ _PYTHON = "-py"
 
 RESULTS = ROOT / "build" / "compat"
 PAGE = ROOT / "docs" / "versions.md"
+RECORDS = ROOT / "docs" / "versions.json"
 
 AREAS = (
     ("tests.crash.test_kills", "kill -9 of driver and workers at every step"),
@@ -53,7 +56,8 @@ _HOW = (
     "`make compat` makes an environment for each version, and runs in it the short tests of all "
     "that touches Spark, then, but for other Pythons than 3.11, the long ones that kill at every "
     "step. "
-    "`python -m evidence.versions` writes this page from what they came to."
+    "`python -m evidence.versions` writes this page from what they came to; a version that "
+    "wasn't run again keeps its record (`versions.json`), and the digest of the code that it ran."
 )
 
 
@@ -102,6 +106,23 @@ class Version:
             outcomes.skipped[_why(skipped)] += 1
         else:
             outcomes.passed += 1
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Version:
+        """Return what `record` gave."""
+        areas = {
+            title: Outcomes(**{**each, "skipped": Counter(each["skipped"])})
+            for title, each in record["areas"].items()
+        }
+        return cls(record["described"], areas, record["seconds"])
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        areas = {
+            title: {**vars(each), "skipped": dict(each.skipped)}
+            for title, each in self.areas.items()
+        }
+        return {"described": dict(self.described), "areas": areas, "seconds": self.seconds}
 
     def add_again(self, case: ET.Element) -> None:
         """Add the second run of a test that had failed."""
@@ -164,14 +185,18 @@ def described() -> dict[str, str]:
     }
 
 
-def read(folder: Path = RESULTS) -> dict[str, Version]:
-    """Return the results of each version, oldest version first.
+def read(folder: Path = RESULTS, records: Path = RECORDS) -> dict[str, Version]:
+    """Return the results of each version, oldest version first: those of the folder, and the
+    records of the other versions.
 
     Raises:
         ValueError: a version has no results, or none of a part: it would look as if it passed.
     """
     versions = {}
-    for file in sorted(folder.glob("*.json"), key=lambda file: _ordered(file.stem)):
+    if records.exists():
+        kept = json.loads(records.read_text(encoding="utf-8"))
+        versions = {name: Version.of_record(record) for name, record in kept.items()}
+    for file in folder.glob("*.json"):
         version = Version(json.loads(file.read_text(encoding="utf-8")))
         for part in _parts(file.stem):
             results = folder / f"{file.stem}-{part}.xml"
@@ -184,14 +209,15 @@ def read(folder: Path = RESULTS) -> dict[str, Version]:
                     version.add(str(case.get("classname") or case.get("name")), case)
         for case in _cases(folder / f"{file.stem}-again.xml"):
             version.add_again(case)
-        versions[file.stem.replace(_PYTHON, " on Python ")] = version
+        versions[file.stem] = version
     if not versions:
         raise ValueError(f"there are no results in {folder}: run make compat")
-    return versions
+    return {name: versions[name] for name in sorted(versions, key=_ordered)}
 
 
 def page(versions: Mapping[str, Version]) -> str:
     """Return the page."""
+    versions = {name.replace(_PYTHON, " on Python "): version for name, version in versions.items()}
     titles = [title for _, title in AREAS]
     lines = [
         "# Which PySpark was tried with what",
@@ -220,7 +246,7 @@ def page(versions: Mapping[str, Version]) -> str:
             [
                 *(
                     [key, *(version.described[key] for version in versions.values())]
-                    for key in ("Python", "Java", "Hadoop", "day")
+                    for key in ("Python", "Java", "Hadoop", "day", "code")
                 ),
                 ["minutes", *(f"{version.seconds / 60:.0f}" for version in versions.values())],
             ],
@@ -294,8 +320,7 @@ def _plain(reason: str) -> str:
 
 
 def _code(versions: Mapping[str, Version]) -> str:
-    digests: Iterable[str] = {version.described["code"] for version in versions.values()}
-    return " and ".join(sorted(digests))
+    return " and ".join(sorted({version.described["code"] for version in versions.values()}))
 
 
 def _ordered(version: str) -> tuple[int, ...]:
@@ -314,7 +339,10 @@ def main() -> None:
     if arguments.failed:
         print("\n".join(failed(arguments.failed)))
         return
-    PAGE.write_text(page(read()), encoding="utf-8")
+    versions = read()
+    records = {name: version.record() for name, version in versions.items()}
+    RECORDS.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(versions), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
 
 

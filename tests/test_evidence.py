@@ -125,9 +125,14 @@ def of_versions(tmp_path):
     return write
 
 
+def read(folder):
+    """Return the results of a folder, without those of the published page."""
+    return versions.read(folder, folder / "records" / "versions.json")
+
+
 def test_the_page_of_versions_counts_what_passed_and_says_what_was_left_out(of_versions):
     of_versions("4.10.0")
-    page = versions.page(versions.read(of_versions("4.2.0")))
+    page = versions.page(read(of_versions("4.2.0")))
     assert "The same tests pass on pyspark 4.2.0, 4.10.0**: 8 runs" in page
     assert "| kill -9 of driver and workers at every step | 2; 2 left out | 2; 2 left out |" in page
     assert "- it lacks this (2 on 4.2.0, 2 on 4.10.0)" in page
@@ -136,7 +141,7 @@ def test_the_page_of_versions_counts_what_passed_and_says_what_was_left_out(of_v
 
 @pytest.mark.parametrize("outcome", ["<failure/>", "<error/>"])
 def test_the_page_of_versions_begins_with_what_failed(of_versions, outcome):
-    page = versions.page(versions.read(of_versions("4.2.0", outcome)))
+    page = versions.page(read(of_versions("4.2.0", outcome)))
     assert "**Not all tests pass on each of 4.2.0**: 2 of 4.2.0 fail." in page
     assert "| **2 failed**, 0 passed |" in page
 
@@ -147,16 +152,16 @@ def test_a_module_that_is_left_out_as_a_whole_counts_as_left_out(of_versions):
 <skipped message="collection skipped">('/a/test_a.py', 14, 'Skipped: it came later')</skipped>
 </testcase></testsuite></testsuites>"""
     (folder / "4.2.0-kills.xml").write_text(whole)
-    page = versions.page(versions.read(folder))
+    page = versions.page(read(folder))
     assert "it came later" in page
     assert "'it came later" not in page
 
 
 def test_a_part_that_was_not_run_is_no_result(of_versions, tmp_path):
     with pytest.raises(ValueError, match=r"no results in .*: run make compat"):
-        versions.read(tmp_path)
+        read(tmp_path)
     with pytest.raises(ValueError, match=r"4.2.0-kills.xml: run tests/compat.sh 4.2.0"):
-        versions.read(of_versions("4.2.0", parts=("short",)))
+        read(of_versions("4.2.0", parts=("short",)))
 
 
 def test_a_test_of_no_area_is_told():
@@ -166,7 +171,7 @@ def test_a_test_of_no_area_is_told():
 
 def test_another_python_has_a_column_of_its_own_and_no_kills_at_every_step(of_versions):
     of_versions("4.2.0")
-    page = versions.page(versions.read(of_versions("4.2.0-py3.13", parts=("short",))))
+    page = versions.page(read(of_versions("4.2.0-py3.13", parts=("short",))))
     assert "| tests passed | 4.2.0 | 4.2.0 on Python 3.13 |" in page
 
 
@@ -176,9 +181,31 @@ def test_what_passed_only_in_a_second_run_alone_is_told(of_versions):
     assert node == "tests/spark/test_files.py::c"
     again = '<testsuites><testsuite><testcase classname="tests.spark.test_files" name="c"/>'
     (folder / "4.2.0-again.xml").write_text(f"{again}</testsuite></testsuites>")
-    page = versions.page(versions.read(folder))
+    page = versions.page(read(folder))
     assert "**The same tests pass on pyspark 4.2.0**" in page
     assert "CHANGELOG.md): 1 on 4.2.0." in page
+
+
+def test_a_version_that_was_not_run_again_keeps_its_record_and_one_that_was_loses_it(
+    of_versions, tmp_path
+):
+    before = versions.read(of_versions("4.2.0", "<failure/>"), tmp_path / "none")
+    records = tmp_path / "records"
+    records.write_text(
+        json.dumps(
+            {name: version.record() for name, version in before.items()}
+            | {"4.10.0": before["4.2.0"].record()}
+        )
+    )
+    after = versions.read(of_versions("4.2.0"), records)
+    assert list(after) == ["4.2.0", "4.10.0"]
+    assert after["4.10.0"] == before["4.2.0"]
+    assert not versions._outcomes(
+        after["4.2.0"], "plans, checkpoints, offsets, Hadoop's client"
+    ).failed
+    assert "**Not all tests pass on each of 4.2.0, 4.10.0**: 2 of 4.10.0 fail." in versions.page(
+        after
+    )
 
 
 def test_a_test_of_a_class_is_named_as_pytest_takes_it():
