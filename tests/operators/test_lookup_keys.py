@@ -39,6 +39,8 @@ STORED = {
     "money": ["2", "1.01"],
     "bit varying": ["10", "1"],
     "mood": ["2", "true"],
+    "humour": ["2", "true"],
+    "wit": ["2"],
     "positive": ["2"],
     "twice": ["2"],
 }
@@ -56,7 +58,7 @@ TEXTS = {
     "2": {
         "bytea",
         "smallint", "integer", "bigint", "numeric", "numeric(5,2)", "real", "double precision", "text",
-        "varchar(10)", "char(10)", "name", '"char"', "mood", "positive", "twice",
+        "varchar(10)", "char(10)", "name", '"char"', "mood", "humour", "wit", "positive", "twice",
     },
     "1.5": {"numeric", "numeric(5,2)", "real", "double precision", "text", "varchar(10)", "char(10)"},
     "1.50": {"numeric", "numeric(5,2)", "real", "double precision"},
@@ -67,7 +69,7 @@ TEXTS = {
     "1.0100000001": set(),
     "16777217": {"integer", "numeric", "double precision"},
     "9007199254740993": {"bigint", "numeric"},
-    "true": {"boolean", "text", "varchar(10)", "char(10)", "mood"},
+    "true": {"boolean", "text", "varchar(10)", "char(10)", "mood", "humour"},
     "today": set(), "now": set(), "yesterday": set(), "epoch": set(), "infinity": set(), "allballs": set(),
     "2026-01-01": {"date", "timestamp", "timestamptz", "text", "varchar(10)", "char(10)"},
     "2026-01-01 13:00": set(),
@@ -90,7 +92,7 @@ TEXTS = {
 UNSAID = ("money",)
 TEXTS_ONLY = {
     "name", '"char"', "timestamptz", "time", "timetz", "interval", "uuid", "inet", "money",
-    "bit varying", "mood",
+    "bit varying", "mood", "humour", "wit",
 }  # fmt: skip
 
 
@@ -104,6 +106,8 @@ def looked_up(postgres):
         connection.execute("CREATE SCHEMA keys")
         connection.execute("SET search_path = keys; SET timezone = 'UTC'")
         connection.execute("CREATE TYPE mood AS ENUM ('2', 'true')")
+        connection.execute("CREATE DOMAIN humour AS mood")
+        connection.execute("CREATE DOMAIN wit AS humour CHECK (VALUE::text <> 'true')")
         connection.execute("CREATE DOMAIN positive AS integer CHECK (VALUE > 0)")
         connection.execute("CREATE DOMAIN twice AS positive")
         tables = {}

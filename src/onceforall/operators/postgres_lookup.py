@@ -411,9 +411,11 @@ class PostgresLookup(Lookup):
         )
         self._key_types = tuple(str(base) for _, _, base in found)
         aliases = [sql.Identifier(f"k{n}") for n in range(len(keys))]
+        # A domain over an enum has no "=" of its own, and is of the enum's type from here on. No
+        # function is called for that, and whoever owns a type can't make one.
         joined = [
-            sql.SQL("{} OPERATOR({}.=) w.{}").format(key, _named(schema), alias)
-            for key, alias, (_, schema, _) in zip(keys, aliases, found, strict=True)
+            sql.SQL("{}::{} OPERATOR({}.=) w.{}").format(key, sql.SQL(name), _named(schema), alias)
+            for key, alias, (name, schema, _) in zip(keys, aliases, found, strict=True)
         ]
         values = [
             _as_text(column, kind, oid)
