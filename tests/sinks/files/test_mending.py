@@ -234,6 +234,28 @@ def test_a_stray_manifest_may_be_moved_away(tmp_path, what):
     assert rows(tmp_path) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("place", ["link", "folder", "other", "truncated"])
+def test_a_second_name_that_would_not_help_is_told(tmp_path, place):
+    write(tmp_path, range(3))
+    mark = folder_of(tmp_path) / ".newest.2"
+    mark.unlink()
+    if place == "link":
+        mark.symlink_to("/etc/hostname")
+    elif place == "folder":
+        mark.mkdir()
+    elif place == "other":
+        mark.write_bytes((folder_of(tmp_path) / "1.json").read_bytes())
+    else:
+        mark.write_bytes((folder_of(tmp_path) / "2.json").read_bytes()[:40])
+    (finding,) = mend_files(tmp_path)
+    assert finding.path == mark
+    assert finding.mended is None
+    assert "Delete it. The batch has its manifest" in str(finding)
+    mark.rmdir() if place == "folder" else mark.unlink()
+    assert check_files(tmp_path) == []
+    assert rows(tmp_path) == [0, 1, 2]
+
+
 def test_a_damaged_merged_manifest_is_made_again_of_its_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     write(tmp_path, range(4))

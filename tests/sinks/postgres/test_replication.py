@@ -7,6 +7,7 @@ import pytest
 
 from onceforall.embedded.postgres import EmbeddedPostgres
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.sinks.postgres import replication
 from support.databases import make_database
 from support.postgres_sink import KEYED, Query, prepared, rows
 from support.waiting import until
@@ -104,6 +105,21 @@ def test_a_marker_that_a_crash_left_without_a_standby_is_no_proof_until_it_is_re
             wait_for_standby(query, "")
     assert len(successor.commit(0, committables).retired) == 1
     assert query.ids() == [1]
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_a_task_that_waits_for_a_standby_is_told_in_the_log(query, mode, caplog, monkeypatch):
+    monkeypatch.setattr(replication, "_TELL_AFTER_S", 0.05)
+    wait_for_standby(query, "nobody")
+    with in_background(lambda: query.prepare(0, rows(1))):
+        try:
+            until(lambda: "has no answer for" in caplog.text)
+            (session,) = waiting(query)
+        finally:
+            wait_for_standby(query, "")
+    told = next(line for line in caplog.messages if "has no answer" in line)
+    assert f"session {session} of" in told
+    assert "synchronous_standby_names" in told
 
 
 @pytest.mark.parametrize("mode", ["staged", "prepared"])

@@ -19,6 +19,11 @@ takes it upon himself that what waited is complete without a standby.
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
@@ -27,12 +32,17 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
 
+_log = logging.getLogger("onceforall.sinks.postgres")
+
 CANCELLED = (
     "the wait for a synchronous standby was cancelled, so the COMMIT may be here alone, and lost "
     "when a standby is promoted"
 )
 # The server gives this warning no code of its own.
 _WARNING = "01000"
+# A COMMIT takes milliseconds.
+_TELL_AFTER_S = 10.0
+_TELL_EVERY_S = 60.0
 _KEPT = "onceforall.synchronous_commit"
 _WITHOUT_STANDBYS = ("off", "local")
 
@@ -61,8 +71,47 @@ def set_again(connection: psycopg.Connection[Any]) -> None:
     )
 
 
+@contextmanager
+def telling(connection: psycopg.Connection[Any], what: str) -> Iterator[None]:
+    """Say in the log, while a statement runs that waits for standbys, that it takes long, and what
+    may be why.
+
+    Args:
+        connection: which executes it.
+        what: the statement, in a word or two.
+    """
+    done = threading.Event()
+    info, begun = connection.info, time.monotonic()
+    session = f"session {info.backend_pid} of {info.dbname} at {info.host}:{info.port}"
+
+    def tell() -> None:
+        pause = _TELL_AFTER_S
+        while not done.wait(pause):
+            pause = _TELL_EVERY_S
+            _log.warning(
+                "%s has no answer for %.0f s (%s). If pg_stat_activity shows the wait_event "
+                "SyncRep there, a synchronous standby is away: bring it back, or change "
+                "synchronous_standby_names on the primary. The query waits for it",
+                what,
+                time.monotonic() - begun,
+                session,
+            )
+
+    thread = threading.Thread(target=tell, name="onceforall-telling", daemon=True)
+    with suppress(RuntimeError):  # while Python ends, it starts no more threads: nothing is told
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread.ident is not None:
+            thread.join()
+
+
 def commits(connection: psycopg.Connection[Any], statement: sql.SQL | sql.Composed) -> str | None:
     """Execute a statement that commits.
+
+    Whoever waits long is told so in the log.
 
     Returns:
         The status that the server gives; None where it has committed without the standbys for
@@ -75,7 +124,8 @@ def commits(connection: psycopg.Connection[Any], statement: sql.SQL | sql.Compos
 
     connection.add_notice_handler(hear)
     try:
-        status = connection.execute(statement).statusmessage
+        with telling(connection, "COMMIT"):
+            status = connection.execute(statement).statusmessage
     finally:
         connection.remove_notice_handler(hear)
     return None if _WARNING in heard else status
@@ -106,4 +156,4 @@ def wait(connection: psycopg.Connection[Any], what: str) -> None:
         raise SinkUnavailableError(f"{what} has no answer yet: {CANCELLED}")
 
 
-__all__ = ["CANCELLED", "commits", "remembering", "set_again", "wait"]
+__all__ = ["CANCELLED", "commits", "remembering", "set_again", "telling", "wait"]

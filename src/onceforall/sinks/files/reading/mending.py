@@ -194,6 +194,8 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
     back: dict[tuple[int, int] | int, Manifest] = {}
     for batch in sorted(listing.marked):
         if listing.lists(batch) or manifests.has_name(batch):
+            if batch == listing.end:  # nothing but the last manifest needs one
+                yield from _useless_second_name(manifests, batch)
             continue
         path, words = (
             manifests.path_of(batch),
@@ -262,6 +264,37 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         at = manifest.upto
     if at < listing.end:
         yield Finding(manifests.folder, listing.missing("", at, at))
+
+
+def _useless_second_name(manifests: Manifests, batch: int) -> Iterator[Finding]:
+    """Find a second name that wouldn't help, of a manifest that is whole; of one that isn't, the
+    finding is another.
+    """
+    try:
+        manifests.read_marked(batch)
+    except FileNotFoundError:
+        return  # a running query has taken it away
+    except NewerEntryError:
+        raise
+    except (CommitLogError, OSError) as error:
+        if isinstance(error, CorruptEntryError) and not _is_readable(manifests, batch):
+            return
+        yield Finding(
+            manifests.folder / newest_name(batch),
+            f"it is the second name of the manifest of batch {batch}, and can't be read "
+            f"({_words(error)})",
+            remedy="Delete it. The batch has its manifest, and the next one gets both names.",
+        )
+
+
+def _is_readable(manifests: Manifests, batch: int) -> bool:
+    try:
+        manifests.read_link(batch)
+    except FileNotFoundError:
+        return True  # merged
+    except (CommitLogError, OSError):
+        return False
+    return True
 
 
 def _kept_elsewhere(

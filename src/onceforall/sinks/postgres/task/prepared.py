@@ -44,7 +44,14 @@ from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
-from onceforall.sinks.postgres import deferred, markers, merging, queued_ddl, stale_connections
+from onceforall.sinks.postgres import (
+    deferred,
+    markers,
+    merging,
+    queued_ddl,
+    replication,
+    stale_connections,
+)
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
@@ -155,8 +162,10 @@ def pre_commit(transaction: StagedTransaction) -> Committable:
     deferred.exhaust(connection, owner, what, transaction.name)
     database = database_of(connection)
     failpoints.hit("postgres.task.applied")
+    statement = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(transaction.name))
     try:
-        connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(transaction.name)))
+        with replication.telling(connection, "PREPARE TRANSACTION"):
+            connection.execute(statement)
     except psycopg.errors.OutOfMemory as error:
         raise AttemptFailedError(
             f"The server has no room for one more prepared transaction: {words(error)}. Raise "

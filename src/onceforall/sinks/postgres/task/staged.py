@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.postgres import staging
+from onceforall.sinks.postgres import replication, staging
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.options import STAGED
 from onceforall.sinks.postgres.task.attempts import StagedTransaction
@@ -20,6 +20,7 @@ def pre_commit(transaction: StagedTransaction) -> dict[str, Any]:
     staging.label(connection, transaction.staged, transaction.name)
     database = database_of(connection)
     failpoints.hit("postgres.task.labelled")
-    connection.execute("COMMIT")
+    with replication.telling(connection, "COMMIT"):
+        connection.execute("COMMIT")
     failpoints.hit("postgres.task.staged")
     return transaction.committable(STAGED, database)

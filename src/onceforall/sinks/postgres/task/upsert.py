@@ -46,7 +46,10 @@ def begin(
     if _current(connection, owner) != mine:
         # Looked at first, because the statement locks the row even where it changes nothing, and
         # the other tasks hold it.
-        markers.raise_to(connection, owner, markers.UPSERTING, Marker(own.batch, own.generation))
+        with replication.telling(connection, "The COMMIT of a marker"):
+            markers.raise_to(
+                connection, owner, markers.UPSERTING, Marker(own.batch, own.generation)
+            )
         _check(_current(connection, owner), mine)
     failpoints.hit("postgres.upsert.marked")
     return StagedTransaction(connection, name, schema, target, logged=False)
