@@ -229,6 +229,7 @@ def page(versions: Mapping[str, Version]) -> str:
             [
                 [title, *(_outcomes(version, title).cell for version in versions.values())]
                 for title in titles
+                if any(title in version.areas for version in versions.values())
             ],
         ),
         "",

@@ -41,8 +41,8 @@ mkdir -p "$results"
 "$venv/bin/python" -m evidence.versions --describe > "$results/$version.json"
 code=0
 "${test[@]}" -q -n 2 --dist loadfile -m "not long" --junitxml "$results/$version-short.xml" \
-  tests/integration tests/crash tests/connect tests/operators tests/spark tests/sources/test_kinesis_spark.py tests/embedded/test_spark_jars.py || code=$?
+  tests/integration tests/crash tests/connect tests/operators tests/spark tests/sources/test_kinesis_spark.py || code=$?
 [ -z "$other_python" ] || exit $code
 "${test[@]}" -q -n 2 --dist loadscope -m long --junitxml "$results/$version-kills.xml" \
-  tests/crash/test_kills.py tests/crash/test_lost.py tests/crash/test_stopping.py tests/crash/test_rolls.py tests/connect/test_kills.py || code=$?
+  tests/crash/test_kills.py tests/crash/test_lost.py tests/crash/test_stopping.py tests/crash/test_rolls.py tests/connect/test_kills.py tests/embedded/test_spark_jars.py || code=$?
 exit $code

@@ -136,7 +136,7 @@ def test_the_page_of_versions_counts_what_passed_and_says_what_was_left_out(of_v
     assert "The same tests pass on pyspark 4.2.0, 4.10.0**: 8 runs" in page
     assert "| kill -9 of driver and workers at every step | 2; 2 left out | 2; 2 left out |" in page
     assert "- it lacks this (2 on 4.2.0, 2 on 4.10.0)" in page
-    assert "| Spark Connect: kill -9 of the server | not run | not run |" in page
+    assert "Spark Connect: kill -9 of the server" not in page, "nobody ran it"
 
 
 @pytest.mark.parametrize("outcome", ["<failure/>", "<error/>"])
