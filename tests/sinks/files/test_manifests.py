@@ -95,9 +95,9 @@ def test_a_manifest_that_comes_late_is_not_looked_at_and_is_deleted(tmp_path, me
 
 
 def test_another_batch_under_the_same_number_is_in_doubt(tmp_path):
-    write(tmp_path, [0])
     sink = checked(tmp_path)
-    other = sink.confirm([prepared(sink, numbers(1, 5))])
+    other = sink.confirm([prepared(sink, numbers(1, 5), generation=7)])
+    write(tmp_path, [0])
     report = sink.commit(permit(0), other)
     assert "was committed without it" in report.in_doubt[0].reason
     assert read_files(tmp_path).rows == 1

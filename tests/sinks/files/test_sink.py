@@ -353,12 +353,26 @@ def test_a_truncated_temp_file_is_lost_and_a_changed_target_is_in_doubt(tmp_path
     assert (tmp_path / read_staged(changed).files[0].path).read_text() == "other"
 
 
+def test_a_batch_that_is_complete_is_not_confirmed_again(tmp_path):
+    """An older copy of the checkpoint writes it again, by tasks of the same names or of others."""
+    first = checked(tmp_path)
+    for batch in range(2):
+        commit(first, batch, numbers(1, batch))
+    for generation in (1, 2):
+        again = prepared(checked(tmp_path), numbers(1, 9), 1, generation=generation)
+        with pytest.raises(
+            AttemptFailedError, match="already got batch 1 of this query.* older copy"
+        ):
+            first.confirm([again])
+    assert sorted(read_files(tmp_path).to_arrow().column("n").to_pylist()) == [0, 1]
+
+
 def test_a_foreign_file_under_a_targets_name_is_never_overwritten(tmp_path):
     sink = checked(tmp_path)
     committable = prepared(sink, numbers(1))
     target = tmp_path / read_staged(committable).files[0].path
     target.write_text("foreign")
-    with pytest.raises(AttemptFailedError, match="Move it away"):
+    with pytest.raises(AttemptFailedError, match="no manifest names it.* move the file away"):
         sink.confirm([committable])
     report = sink.commit(permit(), [committable])
     assert "isn't ours" in report.in_doubt[0].reason

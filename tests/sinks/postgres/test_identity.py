@@ -117,6 +117,69 @@ def test_a_database_that_is_behind_the_log_confirms_nothing(database, mode):
     assert query.ids() == [0, 1, 3]
 
 
+def committed_by_hand(query, *names):
+    """As a standby has them that was promoted before the others' COMMIT PREPARED came there."""
+    for name in names:
+        query.execute(sql.SQL("COMMIT PREPARED {}").format(sql.Literal(name)))
+
+
+def test_a_database_that_has_a_part_of_a_prepared_batch_is_behind_the_log(database):
+    query = made(database, "prepared")
+    write(query, 0)
+    decided = query.prepare(1, rows(1), rows(2))
+    committed_by_hand(query, decided[0]["name"])
+    assert query.sink.holds(start(query), 0)
+    assert query.sink.holds(start(query), 1) is False
+    next_one = query.write(2, rows(3))
+    with pytest.raises(AttemptFailedError, match="has batch 1 as a whole"):
+        query.sink.confirm([{**next_one, "after": 1}])
+    query.sink.abort([next_one])
+    assert len(query.successor().commit(1, decided).retired) == 2
+    assert query.sink.holds(start(query), 1)
+    assert query.ids() == [0, 1, 2]
+
+
+def test_a_prepared_batch_of_which_a_part_is_lost_is_not_there(database):
+    query = made(database, "prepared")
+    decided = query.prepare(0, rows(1), rows(2))
+    query.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(decided[0]["name"])))
+    report = query.commit(0, decided)
+    assert (len(report.retired), len(report.lost)) == (1, 1)
+    assert query.sink.holds(start(query), 0) is False
+
+
+def test_markers_of_a_release_that_marked_no_batch_as_complete_still_count(database):
+    query = made(database, "prepared")
+    write(query, 0)
+    committed_by_hand(query, *(c["name"] for c in query.prepare(1, rows(1))))
+    query.execute("UPDATE onceforall.markers SET names = ''")
+    assert query.sink.holds(start(query), 1)
+    write(query, 2, after=1)
+    assert query.ids() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_batch_that_is_complete_is_not_confirmed_again(database, mode):
+    """An older copy of the checkpoint writes it again, by other tasks."""
+    query = Query(database, mode=mode)
+    for batch in range(2):
+        write(query, batch, after=batch - 1 if batch else None)
+    later = query.successor()
+    again = later.write(1, rows(1))
+    with pytest.raises(AttemptFailedError, match="an older copy, then put the newer one back"):
+        later.sink.confirm([{**again, "after": 0}])
+    later.sink.abort([again])
+    assert query.ids() == [0, 1]
+
+
+def test_a_name_whose_transaction_was_committed_says_that_the_checkpoint_is_older(database):
+    query = Query(database, mode="prepared")
+    write(query, 0)
+    with pytest.raises(AttemptFailedError, match="the checkpoint is an older copy"):
+        query.write(0, rows(0))
+    assert query.ids() == [0]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_schema_that_was_renamed_is_told_before_another_one_is_made(database, mode):
     query = made(database, mode)

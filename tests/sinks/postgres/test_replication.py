@@ -113,7 +113,7 @@ def test_a_task_that_waits_for_a_standby_is_told_in_the_log(query, mode, caplog,
     wait_for_standby(query, "nobody")
     with in_background(lambda: query.prepare(0, rows(1))):
         try:
-            until(lambda: "has no answer for" in caplog.text)
+            until(lambda: "has no answer for" in caplog.text, deadline_s=60)
             (session,) = waiting(query)
         finally:
             wait_for_standby(query, "")

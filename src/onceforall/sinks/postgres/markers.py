@@ -13,8 +13,10 @@ transaction that first moves this row from a lower batch to its own. So:
 - The number of rows is bounded by that of queries and sinks.
 
 A prepared transaction carries a marker row of its own, whose ``name`` is the transaction's: many of
-a batch are prepared at the same time, and one row can't be locked by all of them. They are removed
-when a later batch is confirmed; the row with the empty name then covers them.
+a batch are prepared at the same time, and one row can't be locked by all of them. It proves that
+this transaction is committed, and nothing of the batch's others (``PART``): a standby may have been
+promoted between two of them. Behind the last one the driver moves the row with the empty name. The
+others are removed when a later batch is confirmed.
 
 Numbers are cast where they are compared or read: somebody may change a column's type while a query
 runs (a start refuses such a table), and as texts 9 is not below 10.
@@ -36,6 +38,9 @@ TABLE = "markers"
 COMPLETE = ""
 CONFIRMED = "confirmed"
 UPSERTING = "upserting"
+PART = "part"
+"""What a prepared transaction's marker has for ``names``. Releases that didn't move the row with
+the empty name behind the last one wrote nothing there, and their markers count for the batch."""
 
 
 @dataclass(frozen=True)

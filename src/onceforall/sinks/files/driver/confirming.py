@@ -34,8 +34,8 @@ def confirm(folder: Folder, staged: Sequence[StagedFiles]) -> None:
 
 
 def _confirm(folder: Folder, staged: Sequence[StagedFiles]) -> None:
-    folder.place.confirm(staged)
     _check_manifest(folder, staged[0].name)
+    folder.place.confirm(staged)
     _check_predecessor(folder, staged)
 
 
@@ -45,6 +45,14 @@ def _check_manifest(folder: Folder, name: TransactionName) -> None:
         folder.manifests(name).check_place(name.batch)
     except ForeignEntryError as error:
         raise AttemptFailedError(f"Nothing of this batch is decided: {error}") from error
+    complete = folder.manifests(name).listing().end
+    if complete >= name.batch:
+        raise AttemptFailedError(
+            f"Batch {name.batch} is not written: by its manifests, {folder.root} has already got "
+            f"batch {complete} of this query. Either another run of the query is further, then "
+            "stop this one; or the checkpoint is an older copy, then put the newer one back. "
+            "Nothing of this batch is decided."
+        )
 
 
 def _check_predecessor(folder: Folder, staged: Sequence[StagedFiles]) -> None:

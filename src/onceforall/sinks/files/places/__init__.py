@@ -34,6 +34,15 @@ AnyPath: TypeAlias = Any
 ``parent``, ``parents`` and its text."""
 
 
+def taken(target: AnyPath) -> str:
+    """Return what is said before a decision of a file in a target's place."""
+    return (
+        f"{target} is there already, and no manifest names it. If there is a newer copy of this "
+        "query's checkpoint, that batch may be its: put that one back. If there is none, move the "
+        "file away"
+    )
+
+
 class Target(Protocol):
     """What the user named; it holds no connection and no secret when it is pickled."""
 

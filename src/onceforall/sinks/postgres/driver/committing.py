@@ -173,7 +173,11 @@ def _commit_all(
     of_kind = {kind: [c for c in committables if c["kind"] == kind] for kind in (PREPARED, STAGED)}
     reports = []
     if of_kind[PREPARED]:
-        reports.append(prepared.commit(connect, batch_of(of_kind[PREPARED]), of_kind[PREPARED]))
+        batch = batch_of(of_kind[PREPARED])
+        # The merge of the rest, where there is one, moves the marker of the batch itself.
+        reports.append(
+            prepared.commit(connect, batch, of_kind[PREPARED], are_all=not of_kind[STAGED])
+        )
     rest = of_kind[STAGED]
     if rest and any(report.lost or report.in_doubt for report in reports):
         # What is held has its staging tables locked, which are dropped before the rows are written

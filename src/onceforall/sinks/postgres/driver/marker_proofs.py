@@ -10,24 +10,28 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres.driver import marker_table, own_tables
-from onceforall.sinks.postgres.markers import CONFIRMED, TABLE, Owner
+from onceforall.sinks.postgres.markers import CONFIRMED, PART, TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection
 
 
 def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
-    """Tell whether a batch is complete in this database, by the markers of any mode.
+    """Tell whether a batch is complete in this database, by the markers of any mode. In the mode
+    ``upsert`` there is none behind its last task, so that a batch counts from its first one on.
 
     A query may have had its markers in another schema, which was changed since, and perhaps changed
     back: where this one doesn't have the batch, every
     table of markers of a trusted owner's is looked into.
     """
-    if marker_table.exists(connection, owner.schema) and _any(connection, owner, batch):
+    if marker_table.exists(connection, owner.schema) and _any(
+        connection, owner, batch, parts=False
+    ):
         return True
-    return bool(places_of(connection, owner, batch))
+    return bool(places_of(connection, owner, batch, parts=False))
 
 
-def places_of(connection: Connection, owner: Owner, batch: int) -> list[str]:
-    """Return the other schemas whose markers have a batch; -1: that have any of this owner's.
+def places_of(connection: Connection, owner: Owner, batch: int, *, parts: bool = True) -> list[str]:
+    """Return the other schemas whose markers have a batch, with ``parts`` also those that have a
+    part of it; -1: that have any of this owner's.
 
     Anybody may make a table of this name. Only one counts that is as ``marker_table.create`` makes
     it, and belongs, as its schema does, to somebody whom this role trusts: reading another
@@ -40,27 +44,28 @@ def places_of(connection: Connection, owner: Owner, batch: int) -> list[str]:
         and found.is_readable
         and not found.flaws
         and not found.strangers
-        and _any(connection, replace(owner, schema=found.schema), batch)
+        and _any(connection, replace(owner, schema=found.schema), batch, parts=parts)
     ]
 
 
-def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
+def _any(connection: Connection, owner: Owner, batch: int = -1, *, parts: bool) -> bool:
     # CONFIRMED is written before the decision, and proves nothing.
     found = connection.execute(
         sql.SQL(
             "SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink "
             "OPERATOR(pg_catalog.=) %s "
             "AND name OPERATOR(pg_catalog.<>) %s AND batch::pg_catalog.int8 "
-            "OPERATOR(pg_catalog.>=) %s LIMIT 1"
+            "OPERATOR(pg_catalog.>=) %s AND (%s OR names::pg_catalog.text "
+            "OPERATOR(pg_catalog.<>) %s) LIMIT 1"
         ).format(owner.table),
-        [owner.query_id, owner.sink, CONFIRMED, batch],
+        [owner.query_id, owner.sink, CONFIRMED, batch, parts, PART],
     )
     return found.fetchone() is not None
 
 
 def has_any(connection: Connection, owner: Owner) -> bool:
     """Tell whether the owner's own schema has a marker of any batch."""
-    return marker_table.exists(connection, owner.schema) and _any(connection, owner)
+    return marker_table.exists(connection, owner.schema) and _any(connection, owner, parts=True)
 
 
 def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
@@ -97,13 +102,14 @@ def check_predecessor(connection: Connection, owner: Owner, after: int | None) -
     Raises:
         AttemptFailedError: it isn't there.
     """
-    if after is None or _any(connection, owner, after):
+    if after is None or _any(connection, owner, after, parts=False):
         return
     if not has_batch(connection, owner, after):
         raise AttemptFailedError(
-            f"No marker in this database has batch {after}, which the commit log knows to be "
-            f"complete here (table {owner.schema}.{TABLE}): it was "
-            "restored from an older state, or is another one. Nothing of this batch is decided. "
+            f"No marker in this database has batch {after} as a whole, which the commit log knows "
+            f"to be complete here (table {owner.schema}.{TABLE}): it was "
+            "restored from an older state, is a standby that was promoted without the last "
+            "commits, or is another one. Nothing of this batch is decided. "
             "Put the newer state back."
         )
 

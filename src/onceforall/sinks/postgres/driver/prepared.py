@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import psycopg
+from psycopg import sql
 
 from onceforall.common.threads import Threads
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
@@ -64,8 +65,16 @@ def confirm(connection: Connection, batch: Batch) -> int | None:
     return marker_table.oid_of(connection, batch.owner.schema)
 
 
-def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
-    """Commit prepared transactions, several at once.
+def commit(
+    connect: Connect, batch: Batch, committables: Sequence[Committable], *, are_all: bool
+) -> CommitReport:
+    """Commit prepared transactions, several at once, and mark the batch as complete behind them.
+
+    Args:
+        connect: opens a connection.
+        batch: what they say together.
+        committables: at least one.
+        are_all: whether the batch has nothing else in this sink.
 
     Raises:
         SinkUnavailableError: at least one has no answer.
@@ -73,16 +82,48 @@ def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) 
     parts = [
         list(committables[at::_CONNECTIONS]) for at in range(min(_CONNECTIONS, len(committables)))
     ]
-    with Threads(len(parts), thread_name_prefix="onceforall-postgres") as threads:
-        futures = [threads.submit(_commit_some, connect, batch, part) for part in parts]
-    reports = [future.result() for future in futures]
-    return joined(reports)
+    connections: list[Connection] = []
+    try:
+        with Threads(len(parts), thread_name_prefix="onceforall-postgres") as threads:
+            futures = [
+                threads.submit(_commit_some, connect, batch, part, connections) for part in parts
+            ]
+        report = joined([future.result() for future in futures])
+        if are_all and not report.lost and not report.in_doubt:
+            failpoints.hit("postgres.mark_complete.before")
+            _mark_complete(connections[0], batch)
+            failpoints.hit("postgres.mark_complete.after")
+        return report
+    finally:
+        for connection in connections:
+            close_quietly(connection)
 
 
-def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]) -> CommitReport:
-    connection = None
+def _mark_complete(connection: Connection, batch: Batch) -> None:
+    """Move the marker that says of the whole batch that it is here, behind all of its
+    transactions: a standby has what it has in this order.
+
+    Raises:
+        SinkUnavailableError: it has no answer.
+    """
+    try:
+        connection.execute("BEGIN")
+        markers.advance(connection, batch.owner, Marker(batch.batch, batch.generation))
+        is_replicated = replication.commits(connection, sql.SQL("COMMIT")) is not None
+    except psycopg.Error as error:
+        raise unavailable(error, batch.what("Committing")) from error
+    if not is_replicated:
+        raise SinkUnavailableError(
+            f"{batch.what('Committing')} has no answer yet: {replication.CANCELLED}"
+        )
+
+
+def _commit_some(
+    connect: Connect, batch: Batch, committables: list[Committable], opened: list[Connection]
+) -> CommitReport:
     try:
         connection = connect(batch.connection_name)
+        opened.append(connection)
         found = database_of(connection)
         if found != batch.database:
             return elsewhere(batch, committables, found)
@@ -99,8 +140,6 @@ def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]
         return _with_proofs(connection, batch, committables, missing)
     except psycopg.Error as error:
         raise unavailable(error, batch.what("Committing")) from error
-    finally:
-        close_quietly(connection)
 
 
 def _of_other_roles(connection: Connection, gids: list[str]) -> set[str]:

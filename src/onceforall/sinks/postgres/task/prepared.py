@@ -136,6 +136,17 @@ def _roll_back_predecessor(
         roll_back_prepared(connection, str(other))
 
 
+def _put_marker(connection: Connection, owner: Owner, name: str, own: TransactionName) -> None:
+    try:
+        markers.put(connection, owner, name, Marker(own.batch, own.generation, markers.PART))
+    except psycopg.errors.UniqueViolation as error:
+        raise AttemptFailedError(
+            f"Batch {own.batch} is not written: the marker in {owner.schema}.{markers.TABLE} says "
+            f"that a transaction of this very name was committed here ({name}), and no run uses a "
+            "name twice. So the checkpoint is an older copy: put the newer one back."
+        ) from error
+
+
 def pre_commit(transaction: StagedTransaction) -> Committable:
     """Apply the rows and prepare the transaction; return its committable.
 
@@ -149,7 +160,7 @@ def pre_commit(transaction: StagedTransaction) -> Committable:
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
     try:
         apply(transaction)
-        markers.put(connection, owner, transaction.name, Marker(own.batch, own.generation))
+        _put_marker(connection, owner, transaction.name, own)
     except (AttemptFailedError, psycopg.errors.LockNotAvailable) as error:
         cause = error if isinstance(error, psycopg.Error) else error.__cause__
         if isinstance(cause, psycopg.errors.LockNotAvailable):

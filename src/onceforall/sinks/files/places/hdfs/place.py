@@ -16,6 +16,7 @@ from onceforall.sinks.files.driver.identity import NAME, make_folder_id
 from onceforall.sinks.files.driver.staged_files import StagedFiles
 from onceforall.sinks.files.folders import explained, is_temporary
 from onceforall.sinks.files.paths import HOME, MANIFESTS, SPARK_METADATA, STAGING
+from onceforall.sinks.files.places import taken
 from onceforall.sinks.files.places.hdfs.paths import HdfsPath
 from onceforall.sinks.files.places.hdfs.tree import HdfsTree
 
@@ -171,7 +172,7 @@ class HdfsPlace:
             found = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
             return f"the temp file {temporary} {found}"
         if self.tree.is_there(target):
-            return f"{target} is there already, and it isn't ours. Move it away"
+            return taken(target)
         return None
 
     def missing(self, staged: Sequence[StagedFiles]) -> list[list[tuple[bool, str]]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.files.driver.staged_files import StagedFiles
 from onceforall.sinks.files.paths import STAGING
+from onceforall.sinks.files.places import taken
 from onceforall.sinks.files.tree import Tree
 
 
@@ -43,7 +44,7 @@ def _confirm_files(tree: Tree, transaction: StagedFiles) -> None:
         _check_rights(temporary)
         if os.path.lexists(tree.root / file.path):
             raise AttemptFailedError(
-                f"{tree.root / file.path} is there already, and it isn't ours. Move it away."
+                f"Nothing of this batch is decided: {taken(tree.root / file.path)}."
             )
 
 

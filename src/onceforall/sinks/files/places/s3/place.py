@@ -13,6 +13,7 @@ from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.driver.staged_files import StagedFiles
 from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.paths import UPLOADS
+from onceforall.sinks.files.places import taken
 from onceforall.sinks.files.places.s3 import records
 from onceforall.sinks.files.places.s3.bucket import THREADS, Bucket
 from onceforall.sinks.files.places.s3.checks import check_bucket, check_spark_metadata
@@ -91,7 +92,7 @@ class S3Place:
         if strange is not None:
             return strange
         if self._bucket.head(path) is not None:
-            return f"{path} is there already, and it isn't ours. Move it away"
+            return taken(path)
         return None
 
     def _wrong_parts(self, staged: StagedFiles, at: int) -> str | None:
