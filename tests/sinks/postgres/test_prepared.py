@@ -131,6 +131,19 @@ def test_what_is_lost_beside_a_staged_rest_of_the_batch_stays_lost(database):
     assert query.ids() == [1, 2]
 
 
+def test_a_staged_rest_of_a_prepared_batch_is_merged_behind_it(database):
+    """The marker that the merge moves must not be there before it."""
+    query = Query(database, mode="prepared")
+    one, two = query.prepare(0, rows(1), rows(2))
+    query.execute(f"ROLLBACK PREPARED '{two['name']}'")
+    later = query.successor(mode="staged")
+    again = later.write(0, rows(2), partition=1)
+    later.sink.confirm([again])
+    for _ in range(2):
+        assert len(later.commit(0, [one, again]).retired) == 2
+        assert query.ids() == [1, 2]
+
+
 def test_what_was_rolled_back_before_the_decision_fails_the_attempt(database):
     query = Query(database, mode="prepared")
     committables = [query.write(0, rows(1)), query.write(0, rows(2), partition=1)]

@@ -114,6 +114,27 @@ def test_a_row_that_no_page_takes_is_refused(database):
     query.sweep(own=True)
 
 
+@pytest.mark.parametrize("when", ["", " DEFERRABLE INITIALLY DEFERRED"])
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_row_that_refers_to_one_of_another_task_needs_the_mode_staged(database, mode, when):
+    ddl = f"CREATE TABLE t (id bigint PRIMARY KEY, v bigint REFERENCES t{when})"
+    query = Query(database, ddl, mode=mode, retry_for_s=2)
+
+    def row(number, parent):
+        return pa.RecordBatch.from_pydict(
+            {"id": pa.array([number], pa.int64()), "v": pa.array([parent], pa.int64())}
+        )
+
+    if mode == "staged":
+        query.commit(0, query.prepare(0, row(1, None), row(2, 1)))
+        assert query.all() == [(1, None), (2, 1)]
+        return
+    first = query.write(0, row(1, None))
+    with pytest.raises(RefusedRecordError, match="Use mode='staged'"):
+        query.write(0, row(2, 1), partition=1)
+    query.sink.abort([first])
+
+
 @pytest.mark.parametrize("name", ["unique", "deferred foreign key", "check", "index row"])
 def test_in_the_mode_prepared_the_task_names_it(database, name):
     ddl, why = TABLES[name]

@@ -542,3 +542,23 @@ def test_a_committable_is_small_plain_json_without_secrets(database):
     assert password not in text
     assert password not in repr(query.sink)
     query.sink.abort([committable])
+
+
+def test_an_event_trigger_that_changes_staging_tables_is_told(database):
+    # The merge would write the column that it adds over the table's own default.
+    query = Query(database, "CREATE TABLE t (id bigint, v text, at text DEFAULT 'the table')")
+    query.execute(
+        "CREATE FUNCTION adds() RETURNS event_trigger LANGUAGE plpgsql AS $$ DECLARE r record; "
+        "BEGIN FOR r IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP EXECUTE "
+        "'ALTER TABLE ' || r.object_identity || ' ADD COLUMN at text DEFAULT ''the trigger'''; "
+        "END LOOP; END $$"
+    )
+    query.execute(
+        "CREATE EVENT TRIGGER adds ON ddl_command_end WHEN TAG IN ('CREATE TABLE', "
+        "'CREATE TABLE AS') EXECUTE FUNCTION adds()"
+    )
+    with pytest.raises(AttemptFailedError, match=r"has \['id', 'v', 'at'\]: an event trigger"):
+        query.write(0, rows(1))
+    query.execute("DROP EVENT TRIGGER adds")
+    query.commit(0, query.prepare(0, rows(1)))
+    assert query.execute("SELECT id, at FROM t") == [(1, "the table")]

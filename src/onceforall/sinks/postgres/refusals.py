@@ -55,6 +55,13 @@ _REMEDIES = {
     ),
 }
 
+_REMEDY = "Mend or filter the data, or change the table."
+_OF_ITS_OWN = (
+    "If another row of this batch is the one that is referred to: with mode='prepared' or 'upsert' "
+    "each task has a transaction of its own, and doesn't see what the others write. Use "
+    "mode='staged'. Else mend or filter the data."
+)
+
 
 def refused(
     connection: Connection, error: psycopg.Error, target: Target, staged: Sequence[Staged]
@@ -68,7 +75,7 @@ def refused(
         target: where they shall go.
         staged: the rows.
     """
-    row = None
+    row, remedy = None, _REMEDIES.get(error.sqlstate or "", _REMEDY)
     try:
         connection.execute("SAVEPOINT refusal")
         try:
@@ -77,16 +84,31 @@ def refused(
             found = _first(connection, target, staged)
             if found is not None and _same(found[1], error):
                 row, error = found
+            if _refers_to_itself(connection, target, error):
+                remedy = _OF_ITS_OWN
         finally:
             connection.execute("ROLLBACK TO SAVEPOINT refusal")
     except RefusedRecordError as named:
         return named
     except psycopg.Error:  # a time-out, a lost connection: the first words must do
         pass
-    return RefusedRecordError(_message(error, target, row))
+    return RefusedRecordError(_message(error, target, row, remedy))
 
 
-def _message(error: psycopg.Error, target: Target, row: str | None) -> str:
+def _refers_to_itself(connection: Connection, target: Target, error: psycopg.Error) -> bool:
+    if error.sqlstate != psycopg.errors.ForeignKeyViolation.sqlstate:
+        return False
+    query = (
+        "SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conname OPERATOR(pg_catalog.=) %s AND "
+        "k.conrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND k.confrelid "
+        "OPERATOR(pg_catalog.=) k.conrelid"
+    )
+    return (
+        connection.execute(query, [error.diag.constraint_name, target.oid]).fetchone() is not None
+    )
+
+
+def _message(error: psycopg.Error, target: Target, row: str | None, remedy: str) -> str:
     state = error.sqlstate or ""
     why = _WHY.get(state, "a value is refused" if state.startswith("22") else "a row is refused")
     constraint = error.diag.constraint_name
@@ -95,8 +117,7 @@ def _message(error: psycopg.Error, target: Target, row: str | None) -> str:
     shown = f" The first such row: {row}." if row is not None else ""
     return (
         f"The table {target.schema}.{target.table} can't take the batch: {why}{where}. PostgreSQL "
-        f"says: {words(error)}.{shown} "
-        f"{_REMEDIES.get(state, 'Mend or filter the data, or change the table.')}"
+        f"says: {words(error)}.{shown} {remedy}"
     )
 
 

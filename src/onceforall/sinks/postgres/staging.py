@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import psycopg
 from psycopg import sql
 
+from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres import own_rights
 from onceforall.sinks.postgres.names import is_staging_table, staging_table
 from onceforall.sinks.postgres.statements import Connection, identifiers, set_lock_timeout
@@ -83,6 +84,9 @@ def make(connection: Connection, staged: Staged, target: sql.Identifier, *, logg
         target: the table whose types the columns have.
         logged: whether it survives a crash of the server; one that is dropped in the same
             transaction need not.
+
+    Raises:
+        AttemptFailedError: it has other columns than those that it was made with.
     """
     kind = sql.SQL("TABLE" if logged else "UNLOGGED TABLE")
     if staged.columns:
@@ -96,6 +100,19 @@ def make(connection: Connection, staged: Staged, target: sql.Identifier, *, logg
     if logged:
         # The others are gone before anybody can see them.
         own_rights.close_table(connection, staged.schema, staged.table)
+        _check_columns(connection, staged)
+
+
+def _check_columns(connection: Connection, staged: Staged) -> None:
+    """The merge takes the columns from the catalogue, perhaps in another process."""
+    for found in find(connection, staged.schema, [staged.table]):
+        if found.columns != staged.columns:
+            raise AttemptFailedError(
+                f"The staging table {staged.schema}.{staged.table} was made with the columns "
+                f"{list(staged.columns)} and has {list(found.columns)}: an event trigger of the "
+                "database (\\dy in psql) changes new tables. Let it leave the schema "
+                f"{staged.schema} out, or use mode='prepared'."
+            )
 
 
 def label(connection: Connection, staged: Staged, name: str) -> None:
