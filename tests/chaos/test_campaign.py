@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 CELLS = [matrix.Cell("file.commit.renamed", "all", "recovery")]
 
 
+@pytest.mark.long  # the crash tests show it
 @pytest.mark.timeout(600)
 def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     campaign = Campaign(

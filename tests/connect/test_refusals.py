@@ -30,12 +30,17 @@ def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
     assert (kind, "relative path" in error) == ("OptionError", True), error
     kind, error = refusal(checkpoint="hdfs://127.0.0.1:1/checkpoint")
     assert (kind, "Hadoop's client" in error) == ("UnsupportedQueryError", True), error
-    kind, error = refusal(holds_lock=True)
-    assert (kind, "can't be taken there" in error) == ("OptionError", True), error
-    kind, error = refusal(aggregate=True, output_mode="update")
-    assert (kind, "'update'" in error) == ("UnsupportedQueryError", True), error
     kind, error = refusal(sinks=["postgres"], database=f"{database}-absent")
     assert (kind, "-absent" in error) == ("SinkCheckError", True), error
+    assert not (pipeline.checkpoint / "offsets").exists()
+
+
+@pytest.mark.long  # by the same way as the others
+def test_more_that_a_start_can_see_is_refused_and_nothing_is_written(connect_server, pipeline):
+    kind, error, raised = refused(pipeline, connect_server, holds_lock=True)
+    assert (kind, raised, "can't be taken there" in error) == ("OptionError", "OptionError", True)
+    kind, error, _ = refused(pipeline, connect_server, aggregate=True, output_mode="update")
+    assert (kind, "'update'" in error) == ("UnsupportedQueryError", True), error
     kind, error, raised = refused(
         pipeline, connect_server, door="exactly_once", checkpoint="hdfs://127.0.0.1:1/checkpoint"
     )
@@ -67,6 +72,7 @@ def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     assert not list((tmp_path / "files").rglob("part-*"))
 
 
+@pytest.mark.long  # write_stream does so at its start
 def test_exactly_once_refuses_an_output_mode_that_a_sink_cannot_serve_at_the_first_batch(
     connect_server, pipeline
 ):

@@ -53,6 +53,7 @@ def test_a_driver_killed_again_in_recovery_neither_loses_nor_doubles(pipeline, f
     assert_exactly_once(pipeline)
 
 
+@pytest.mark.long  # nothing is decided there, as at the other steps before the decision
 def test_a_driver_killed_while_a_task_writes_neither_loses_nor_doubles(pipeline):
     """The frozen task outlives its driver, like one on another machine, and wakes while the
     successor runs."""

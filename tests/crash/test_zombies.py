@@ -38,6 +38,7 @@ def test_a_driver_that_was_frozen_replaced_and_woken_is_fenced(pipeline, failpoi
     assert_exactly_once(pipeline)
 
 
+@pytest.mark.long  # the fence is the one that a frozen driver meets
 def test_of_two_drivers_on_one_checkpoint_one_stops_and_nothing_is_doubled(pipeline):
     first = pipeline.start(until_batch=1000)
     until(

@@ -195,6 +195,7 @@ def test_the_topic_of_a_sink_with_a_name_of_its_own_is_changed(place, run, doubt
     )
 
 
+@pytest.mark.long  # one with a name of its own is changed as well
 @BOTH
 def test_the_topic_of_a_sink_with_the_default_name_is_changed(place, run, doubt):
     before, after = place.topic(), place.topic()

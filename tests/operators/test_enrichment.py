@@ -169,6 +169,7 @@ def test_a_key_that_is_missing_or_no_text_fails_a_pinned_batch_until_it_is_mende
     assert execute(job.url, seen)[3:] == [(4, "new", "found"), (5, "added", "found")]
 
 
+@pytest.mark.long  # what is not promised
 def test_without_it_such_a_batch_gets_other_values_unless_its_rows_are_kept(job):
     job.events.add(row("a", 1), row("b", 2))
     job.events.add(row("c", 3), row(None, 4))

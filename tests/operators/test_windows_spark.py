@@ -111,6 +111,7 @@ def collected(frame, checkpoint, **trigger):
     return batches, query
 
 
+@pytest.mark.long  # test_windows_core.py does it without Spark
 def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_over_a_replayed_batch(
     files, tmp_path
 ):

@@ -86,6 +86,7 @@ def test_a_query_reads_all_in_limited_batches_and_replays_the_last_one(run, stre
     ]
 
 
+@pytest.mark.long  # test_kinesis_reading.py has its limits
 @pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark asks for one end there")
 def test_available_now_reads_all_in_limited_batches_and_ends(run, stream):
     source = stream(shards=2)
@@ -125,6 +126,7 @@ def test_an_error_of_the_source_is_one_of_ours_to_the_program(run, stream):
     assert source.server.secret_key not in str(raised.value)
 
 
+@pytest.mark.long  # the page's programs write to one
 def test_a_file_sink_has_each_record_once(spark, stream, tmp_path):
     sources.register(spark)
     source = stream(shards=2)

@@ -78,6 +78,7 @@ def test_an_operator_makes_what_it_says_and_nothing_else(tmp_path, operator, bod
     assert [bug.applied(tmp_path).removeprefix(head).rstrip("\n") for bug in bugs] == expected
 
 
+@pytest.mark.long  # for whoever changes the generator
 def test_every_operator_finds_something_in_the_package():
     modules = [
         "protocol/entries.py",
@@ -171,6 +172,7 @@ def test_each_verdict_is_on_a_bug_that_can_be_made():
         assert (bugs[each.id].file, " ".join(bugs[each.id].old.split())) == (each.file, each.old)
 
 
+@pytest.mark.long  # make mutants-generated begins so
 def test_a_sample_of_the_protocols_bugs_is_noticed_by_its_folders_tests(tmp_path):
     """Whatever survived when all were tried stands in verdicts.toml."""
     workshop = Workshop(tmp_path / "workshop")

@@ -9,6 +9,7 @@ import onceforall as ofa
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
 
+@pytest.mark.long  # the one on S3 does so; test_sink.py writes without Spark
 def test_a_query_writes_to_hdfs_and_spark_reads_what_is_committed(place, spark, tmp_path):
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "one.json").write_text('{"n": 0, "day": "a"}\n{"n": 1, "day": "ü/*"}')

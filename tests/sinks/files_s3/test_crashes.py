@@ -146,6 +146,7 @@ def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(de
     assert_whole(place, batches=3)
 
 
+@pytest.mark.long  # as on a disk
 def test_an_abort_that_is_killed_is_done_by_the_sweep(decided):
     assert decided.run("abort", "file.abort.deleted=kill") == -signal.SIGKILL
     assert len(decided.place.uploads()) == 4

@@ -52,6 +52,7 @@ def test_committed_files_are_seen_and_what_lies_beside_them_is_left_over(place):
         FileObserver(place.url, storage=place.storage).rows()
 
 
+@pytest.mark.long  # as on a disk
 def test_a_broken_chain_of_manifests_is_found_and_mended(place, capsys, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", place.storage["access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", place.storage["secret_access_key"])

@@ -19,7 +19,7 @@ from .test_transactions import prepare_in_a_process_that_is_killed
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.3"])
+@pytest.fixture(scope="module", params=["3.9", pytest.param("4.3", marks=pytest.mark.long)])
 def versioned(request):
     with EmbeddedKafka(version=request.param) as broker:
         yield broker

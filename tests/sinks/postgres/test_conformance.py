@@ -94,7 +94,7 @@ ADDING = {"key": "n", "accumulate": {"times": "sum"}}
 
 @pytest.mark.parametrize(
     "options",
-    [{}, ADDING, {"mode": "upsert", "key": "n"}],
+    [{}, pytest.param(ADDING, marks=pytest.mark.long), {"mode": "upsert", "key": "n"}],
     ids=["staged", "staged-adding", "upsert"],
 )
 def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, options):
