@@ -29,7 +29,9 @@ second ``COMMIT PREPARED`` hears. The marker row, which was written in that tran
 it was committed, and so does a marker of a later batch (module ``markers``). No marker, and no
 prepared transaction by that name in this database: it is lost, for a transaction can't come back.
 (The server makes the rows of a prepared transaction visible before it forgets its name, so the
-order of looking, first the name and then the marker, is safe.)
+order of looking, first the name and then the marker, is safe.) Behind the last one the driver moves
+the row with the empty name: that alone proves that all of the batch is here, for a standby that is
+promoted between two of these commits has the marker of the first one only.
 
 Not promised: that the tasks' rows become visible in one instant; for that there is
 ``mode="staged"``.
