@@ -12,8 +12,10 @@ from typing import Any
 
 from onceforall.errors import OnceForAllError, SinkUnavailableError
 from onceforall.protocol.history import CommitPermit
-from onceforall.protocol.names import parse_name
+from onceforall.protocol.names import parse_name, sink_code
 from onceforall.sink import Sweep
+from onceforall.sinks.postgres.driver import marker_proofs
+from onceforall.sinks.postgres.markers import Owner
 from simulator.database.server import KEYED, PLAIN, Server
 from simulator.database.sink import TurnSink, without_waits
 from simulator.database.tasks import SINK, Job
@@ -208,10 +210,14 @@ class Play:
         Raises:
             Violation: it may not.
         """
-        rows = self.server.rows(self.table)
         if self.mode == "upsert":
-            self._look_at_upserted(rows)
+            self._look_at_upserted(self.server.rows(self.table))
             return
+        # Of another moment than the rows, but never of a later one.
+        newest = max(self.log.decided, default=-1)
+        has_newest = newest in self.log.decided and self._says(newest)
+        is_ahead = self._says(newest + 1)
+        rows = self.server.rows(self.table)
         seen: Counter[int] = Counter(number for number, _ in rows)
         for number, count in seen.items():
             if count > 1:
@@ -222,6 +228,21 @@ class Play:
                 raise Violation(f"row {number} is of {value}, which nobody has decided")
         for batch in self.log.done:
             self.judge_done(batch, rows)
+        if has_newest:
+            self._judge_proved(newest, rows)
+        if is_ahead:
+            raise Violation(f"the markers have batch {newest + 1}, which nobody has decided")
+
+    def _says(self, batch: int) -> bool:
+        owner = Owner("onceforall", self.query, sink_code(SINK))
+        return self.server.was_checked and marker_proofs.says(self.server.onlooker, owner, batch)
+
+    def _judge_proved(self, batch: int, rows: Sequence[tuple[int, str]]) -> None:
+        """Judge what a standby has that is promoted now, and whose markers have the batch."""
+        try:
+            self.judge_done(batch, rows)
+        except Violation as violation:
+            raise Violation(f"the markers have a batch before its rows: {violation}") from None
 
     def _look_at_upserted(self, rows: Sequence[tuple[int, str]]) -> None:
         done = max(self.log.done, default=-1)

@@ -75,6 +75,11 @@ class Server:
         copy: TurnSink = pickle.loads(pickle.dumps(checked))  # noqa: S301  our own, of a moment ago
         return copy.restored(checked.secrets(), {})  # type: ignore[return-value]
 
+    @property
+    def was_checked(self) -> bool:
+        """Whether a sink has made its schema and its table of markers."""
+        return bool(self._checked)
+
     def rows(self, table: str) -> list[tuple[int, str]]:
         """Return what a reader of a target sees."""
         query = sql.SQL("SELECT id, v FROM {} ORDER BY id, v").format(sql.Identifier(table))

@@ -22,11 +22,14 @@ def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     back: where this one doesn't have the batch, every
     table of markers of a trusted owner's is looked into.
     """
-    if marker_table.exists(connection, owner.schema) and _any(
-        connection, owner, batch, parts=False
-    ):
+    if marker_table.exists(connection, owner.schema) and says(connection, owner, batch):
         return True
     return bool(places_of(connection, owner, batch, parts=False))
+
+
+def says(connection: Connection, owner: Owner, batch: int) -> bool:
+    """Tell whether the owner's own schema, whose markers must be there, has a batch as a whole."""
+    return _any(connection, owner, batch, parts=False)
 
 
 def places_of(connection: Connection, owner: Owner, batch: int, *, parts: bool = True) -> list[str]:
@@ -102,7 +105,7 @@ def check_predecessor(connection: Connection, owner: Owner, after: int | None) -
     Raises:
         AttemptFailedError: it isn't there.
     """
-    if after is None or _any(connection, owner, after, parts=False):
+    if after is None or says(connection, owner, after):
         return
     if not has_batch(connection, owner, after):
         raise AttemptFailedError(
