@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,12 @@ class Verdict:
 
     Attributes:
         status: ``caught``, ``survived`` or ``broken``.
-        caught_by: the node id of the test that failed.
+        caught_by: the node id of the test that failed; of a mutant all of whose checks must fail,
+            the first.
         words: by what it failed, or what is broken.
         seconds: how long it took.
         importers: which programs imported the copy.
+        also: the other tests that failed, where all checks must.
     """
 
     status: str
@@ -80,6 +82,7 @@ class Verdict:
     words: str
     seconds: float
     importers: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 class Workshop:
@@ -121,26 +124,23 @@ class Workshop:
         return copy
 
     def judge(self, mutant: Mutant) -> Verdict:
-        """Plant a bug and try its checks until one fails."""
+        """Plant a bug and try its checks: until one fails, or all of them where each must."""
         started = time.monotonic()
         try:
             copy = self.mutated(mutant)
         except ValueError as error:
             return Verdict(BROKEN, None, str(error), 0.0)
         verdict = Verdict(BROKEN, None, "it has no checks", 0.0)
+        found: dict[str, Verdict] = {}
         try:
             for check in mutant.checks:
-                verdict = self._run(copy, check, mutant.timeout_s)
-                if verdict.status != SURVIVED:
+                verdict = found[check] = self._run(copy, check, mutant.timeout_s)
+                if verdict.status != SURVIVED and not mutant.every:
                     break
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        return Verdict(
-            verdict.status,
-            verdict.caught_by,
-            verdict.words,
-            time.monotonic() - started,
-            verdict.importers,
+        return replace(
+            _of_every(found) if mutant.every else verdict, seconds=time.monotonic() - started
         )
 
     def failing_without_a_bug(self, nodes: Sequence[str], timeout_s: int) -> dict[str, str]:
@@ -154,7 +154,12 @@ class Workshop:
         copy = Path(tempfile.mkdtemp(prefix="unchanged-", dir=self._folder))
         shutil.copytree(self.package.parent, copy, dirs_exist_ok=True)
         reported = _pytest(
-            copy, list(nodes), self._environment, timeout_s, _BASELINE_LIMIT_S, stop=False
+            copy,
+            list(nodes),
+            self._environment,
+            timeout_s,
+            max(_BASELINE_LIMIT_S, timeout_s * len(nodes)),
+            stop=False,
         )
         shutil.rmtree(copy, ignore_errors=True)
         wrong = {
@@ -269,6 +274,18 @@ def _last_line(output: Path) -> str:
     # Where a module can't be imported, the last line only counts.
     errors = [line for line in lines if line.startswith("E ")]
     return (errors or lines)[-1][:300] if lines else "no output"
+
+
+def _of_every(found: Mapping[str, Verdict]) -> Verdict:
+    """Return what the checks came to, each of which must fail: those that don't are named."""
+    for status in (BROKEN, SURVIVED):
+        others = [f"{check}: {one.words}" for check, one in found.items() if one.status == status]
+        if others:
+            return Verdict(status, None, "; ".join(others), 0.0)
+    first, *more = found.values()
+    importers = sorted({program for one in found.values() for program in one.importers})
+    also = tuple(one.caught_by for one in more if one.caught_by is not None)
+    return replace(first, importers=tuple(importers), also=also)
 
 
 def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None, str]:
