@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -26,8 +27,10 @@ def assert_exactly_once(pipeline):
     """Every row of every batch that Spark committed is visible once, and nothing is held back."""
     assert pipeline.batches() > UNTIL_BATCH
     released(pipeline.bootstrap, pipeline.topic)
-    seen = values(pipeline.bootstrap, pipeline.topic)
-    assert seen == sorted(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+    seen = Counter(values(pipeline.bootstrap, pipeline.topic))
+    expected = Counter(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+    lost, more = sorted(expected - seen, key=int), sorted((seen - expected).elements())
+    assert (lost, more) == ([], []), f"lost: {lost}, more than once or of nobody: {more}"
 
 
 class Pipeline:
