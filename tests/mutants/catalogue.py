@@ -17,7 +17,7 @@ and ``-k``.
     every = true                             # each of the checks must fail, not only one
 
 ``every`` is for tests that are too dear for a bug each: one broken guard shows of many tests that
-they can fail.
+they can fail. They run at once, so each of those checks is a node id alone.
 """
 
 from __future__ import annotations
@@ -144,6 +144,8 @@ def _mutant(entry: dict[str, Any], where: str) -> Mutant:
         raise ValueError(
             f"{where}: {name} needs a check, and a sentence that says what it does to a user"
         )
+    if entry.get("every") and any(" " in check for check in entry["checks"]):
+        raise ValueError(f"{where}: {name}: each of its checks must fail, so each is one node id")
     return Mutant(
         name,
         entry["file"],

@@ -130,18 +130,11 @@ class Workshop:
             copy = self.mutated(mutant)
         except ValueError as error:
             return Verdict(BROKEN, None, str(error), 0.0)
-        verdict = Verdict(BROKEN, None, "it has no checks", 0.0)
-        found: dict[str, Verdict] = {}
         try:
-            for check in mutant.checks:
-                verdict = found[check] = self._run(copy, check, mutant.timeout_s)
-                if verdict.status != SURVIVED and not mutant.every:
-                    break
+            verdict = (self._run_all if mutant.every else self._run_until_one_fails)(copy, mutant)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        return replace(
-            _of_every(found) if mutant.every else verdict, seconds=time.monotonic() - started
-        )
+        return replace(verdict, seconds=time.monotonic() - started)
 
     def failing_without_a_bug(self, nodes: Sequence[str], timeout_s: int) -> dict[str, str]:
         """Run tests on the unchanged copy, and return those that fail there, or did not run, with
@@ -172,6 +165,22 @@ class Workshop:
             **{node: reported.trouble or "it did not run" for node in nodes if node not in passed},
             **wrong,
         }
+
+    def _run_until_one_fails(self, copy: Path, mutant: Mutant) -> Verdict:
+        verdict = Verdict(BROKEN, None, "it has no checks", 0.0)
+        for check in mutant.checks:
+            verdict = self._run(copy, check, mutant.timeout_s)
+            if verdict.status != SURVIVED:
+                break
+        return verdict
+
+    def _run_all(self, copy: Path, mutant: Mutant) -> Verdict:
+        """Run all checks at once: what such tests share takes long to start."""
+        limit_s = mutant.timeout_s * len(mutant.checks)
+        reported = _pytest(
+            copy, list(mutant.checks), self._environment, mutant.timeout_s, limit_s, stop=False
+        )
+        return _of_every(reported, mutant.checks)
 
     def _run(self, copy: Path, check: str, timeout_s: int) -> Verdict:
         started = time.monotonic()
@@ -276,16 +285,28 @@ def _last_line(output: Path) -> str:
     return (errors or lines)[-1][:300] if lines else "no output"
 
 
-def _of_every(found: Mapping[str, Verdict]) -> Verdict:
+def _of_every(reported: _Reported, checks: Sequence[str]) -> Verdict:
     """Return what the checks came to, each of which must fail: those that don't are named."""
+    found = {
+        check: _verdict(replace(reported, entries=_entries_of(reported, check)), [check])
+        for check in checks
+    }
     for status in (BROKEN, SURVIVED):
-        others = [f"{check}: {one.words}" for check, one in found.items() if one.status == status]
+        others = [f"{check}: {words}" for check, (one, _, words) in found.items() if one == status]
         if others:
             return Verdict(status, None, "; ".join(others), 0.0)
-    first, *more = found.values()
-    importers = sorted({program for one in found.values() for program in one.importers})
-    also = tuple(one.caught_by for one in more if one.caught_by is not None)
-    return replace(first, importers=tuple(importers), also=also)
+    nodes = [node for _, node, _ in found.values() if node is not None]
+    words = found[checks[0]][2]
+    return Verdict(CAUGHT, nodes[0], words, 0.0, reported.importers, tuple(nodes[1:]))
+
+
+def _entries_of(reported: _Reported, check: str) -> tuple[dict[str, Any], ...]:
+    """Return what was reported of a check that is a node id, with or without parameters."""
+    return tuple(
+        entry
+        for entry in reported.entries
+        if entry["node"] == check or entry["node"].startswith((f"{check}[", f"{check}::"))
+    )
 
 
 def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None, str]:

@@ -109,6 +109,7 @@ def _tests_in(tree, prefix):
         ({"checks": []}, "needs a check"),
         ({"why": "bad"}, "a sentence"),
         ({"strange": 1}, "unknown fields"),
+        ({"every": True, "checks": ["tests -k one"]}, "one node id"),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path, change, words):
