@@ -69,11 +69,9 @@ class Pipeline:
 
     def batches(self):
         """Return how many batches are in Spark's own commit log."""
-        return 1 + max(
-            int(file.name)
-            for file in (self.checkpoint / "commits").iterdir()
-            if file.name.isdecimal()
-        )
+        numbers = (file.name for file in (self.checkpoint / "commits").iterdir())
+        # None where the very first batch has failed.
+        return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def entries(self, kind=None):
         """Return the bodies of the commit log's entries in the order of generations, with kind,
