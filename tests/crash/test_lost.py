@@ -103,7 +103,7 @@ def test_a_query_of_random_rows_heals_by_a_restart_when_its_driver_was_frozen_ar
         )
         driver.signal(signal.SIGCONT)
         driver.wait()
-        assert error in driver.status()["error"]
+        assert error in str(driver.status()["error"])
         pipeline.run(options=options)
         seen = [
             value.partition("/")[0] for value in values(broker.bootstrap_servers, pipeline.topic)

@@ -140,7 +140,7 @@ def test_a_second_loss_of_power_in_the_recovery_from_the_first_changes_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("keep_names", [True, False], ids=["names stay", "names go"])
+@pytest.mark.parametrize("keep_names", [True, False], ids=["names-stay", "names-go"])
 @pytest.mark.parametrize("deduplicate", [False, True], ids=["stateless", "stateful"])
 @pytest.mark.parametrize("failpoint", STEPS)
 def test_a_query_goes_on_behind_the_loss_of_all_that_its_drivers_have_not_synced(

@@ -358,7 +358,7 @@ class TestAServerThatGoesAway:
         for worker in driver.workers():
             worker.resume()
         driver.wait()
-        assert "PostgreSQL" in driver.status()["error"]
+        assert "PostgreSQL" in str(driver.status()["error"]), driver.status()
         server.restart()
         finish(pipeline)
         assert_right_everywhere(pipeline)

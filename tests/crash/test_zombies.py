@@ -74,7 +74,7 @@ def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_on
         until(lambda: "is tried again" in driver.log(), 60, "the commit waits for the broker")
         stop_file.touch()
         driver.wait()
-        assert "InDoubtError" in driver.status()["error"], driver.status()
+        assert "InDoubtError" in str(driver.status()["error"]), driver.status()
         assert driver.wait_for("stopped.json")["seconds"] < 30
         broker.thaw()
         # The frozen broker may have kept the request and taken it up when it thawed.
@@ -131,7 +131,7 @@ def test_a_failed_task_attempt_leaves_nothing_visible_and_holds_no_reader(pipeli
 def test_a_task_that_fails_for_good_aborts_the_batch_and_a_restart_writes_it(pipeline):
     driver = pipeline.start("task.pre_commit.after=raise@2")
     driver.wait()
-    assert "FailpointError" in driver.status()["error"], driver.status()
+    assert "FailpointError" in str(driver.status()["error"]), driver.status()
     released(pipeline.bootstrap, pipeline.topic)
     pipeline.run()
     assert_exactly_once(pipeline)

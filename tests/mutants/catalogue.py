@@ -14,6 +14,10 @@ and ``-k``.
     why = "..."                              # what would happen to a user
     checks = ["tests/protocol/test_table.py::test_..."]
     timeout_s = 60                           # of a check, where the default does not do
+    every = true                             # each of the checks must fail, not only one
+
+``every`` is for tests that are too dear for a bug each: one broken guard shows of many tests that
+they can fail. They run at once, so each of those checks is a node id alone.
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ REQUIRED = frozenset(
 """The classes of bugs of which there must be one each, whatever else is planted."""
 
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
-_FIELDS = {"id", "class", "file", "old", "new", "why", "checks", "timeout_s"}
+_FIELDS = {"id", "class", "file", "old", "new", "why", "checks", "timeout_s", "every"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Mutant:
     checks: tuple[str, ...]
     required: str | None = None
     timeout_s: int = DEFAULT_TIMEOUT_S
+    every: bool = False
 
     def applied(self, source: Path) -> str:
         """Return the text of its file with the bug in it.
@@ -131,7 +136,7 @@ def _mutant(entry: dict[str, Any], where: str) -> Mutant:
         raise ValueError(f"{where}: {name!r} is no id: words in lower case, joined by hyphens")
     strange, missing = (
         sorted(set(entry) - _FIELDS),
-        sorted(_FIELDS - {"class", "timeout_s"} - set(entry)),
+        sorted(_FIELDS - {"class", "timeout_s", "every"} - set(entry)),
     )
     if strange or missing:
         raise ValueError(f"{where}: {name}: unknown fields {strange}, missing fields {missing}")
@@ -139,6 +144,8 @@ def _mutant(entry: dict[str, Any], where: str) -> Mutant:
         raise ValueError(
             f"{where}: {name} needs a check, and a sentence that says what it does to a user"
         )
+    if entry.get("every") and any(" " in check for check in entry["checks"]):
+        raise ValueError(f"{where}: {name}: each of its checks must fail, so each is one node id")
     return Mutant(
         name,
         entry["file"],
@@ -148,4 +155,5 @@ def _mutant(entry: dict[str, Any], where: str) -> Mutant:
         tuple(entry["checks"]),
         entry.get("class"),
         int(entry.get("timeout_s", DEFAULT_TIMEOUT_S)),
+        bool(entry.get("every", False)),
     )

@@ -54,11 +54,17 @@ def row_of(mutant: Mutant, verdict: Verdict, key: str) -> dict[str, Any]:
         "why": mutant.why,
         "status": verdict.status,
         "caught_by": verdict.caught_by,
+        "also": list(verdict.also),
         "words": verdict.words,
         "seconds": round(verdict.seconds, 1),
         "importers": list(verdict.importers),
         "key": key,
     }
+
+
+def noticed_by(row: Mapping[str, Any]) -> list[str]:
+    """Return the tests that noticed a bug: one, or all where each had to."""
+    return [node for node in (row["caught_by"], *row.get("also", ())) if node is not None]
 
 
 def totals(rows: Iterable[Mapping[str, Any]], planted: int) -> dict[str, int]:
@@ -88,7 +94,7 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
         "# Mutants",
         "",
         (
-            "Bugs that were planted in the code, one at a time, and the check that noticed each. "
+            "Bugs that were planted in the code, one at a time, and the checks that noticed each. "
             "Written by `make mutants`; `make evidence` says whether it is of the code that is"
         ),
         "checked out.",
@@ -101,7 +107,7 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
     ]
     for row in rows:
         noticed = (
-            f"`{_short(row['caught_by'])}`"
+            ", ".join(f"`{_short(node)}`" for node in noticed_by(row))
             if row["status"] == CAUGHT
             else f"**{row['status']}**: {row['words']}"
         )

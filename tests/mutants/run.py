@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mutants import report
-from mutants.catalogue import DEFAULT_TIMEOUT_S, FOLDER, ROOT, Mutant, load
+from mutants.catalogue import FOLDER, ROOT, Mutant, load
 from mutants.running import BROKEN, CAUGHT, Verdict, Workshop
 from mutants.servers import started
 
@@ -117,7 +117,9 @@ class _Run:
     def _withdraw(self, fresh: list[dict[str, Any]]) -> None:
         """A test that fails without the bug too has noticed nothing: run each that caught one,
         once, on the unchanged copy."""
-        nodes = sorted({row["caught_by"] for row in fresh if row["status"] == CAUGHT})
+        nodes = sorted(
+            {node for row in fresh if row["status"] == CAUGHT for node in report.noticed_by(row)}
+        )
         if not nodes:
             return
         print(f"running the {len(nodes)} tests that noticed something without any bug", flush=True)
@@ -126,23 +128,28 @@ class _Run:
             [node for node in nodes if files.index(node.split("::")[0]) % self._options.jobs == job]
             for job in range(self._options.jobs)
         ]
+        timeout_s = max(mutant.timeout_s for mutant in self._chosen)
         with ThreadPoolExecutor(self._options.jobs) as threads:
             found = threads.map(
-                lambda group: self._workshop.failing_without_a_bug(group, DEFAULT_TIMEOUT_S),
+                lambda group: self._workshop.failing_without_a_bug(group, timeout_s),
                 filter(None, groups),
             )
             wrong = {node: reason for each in found for node, reason in each.items()}
         for row in fresh:
-            if row["caught_by"] in wrong and row["status"] == CAUGHT:
-                row["status"], row["words"] = (
-                    BROKEN,
-                    f"{row['caught_by']} fails without the bug too: {wrong[row['caught_by']]}",
+            red = [node for node in report.noticed_by(row) if node in wrong]
+            if red and row["status"] == CAUGHT:
+                row["status"] = BROKEN
+                row["words"] = "; ".join(
+                    f"{node} fails without the bug too: {wrong[node]}" for node in red
                 )
 
 
 def _line(row: dict[str, Any], count: int, of: int) -> str:
+    more = f" and {len(row['also'])} more" if row["also"] else ""
     noticed = (
-        row["caught_by"] if row["status"] == CAUGHT else f"{row['words']} {row['caught_by'] or ''}"
+        f"{row['caught_by']}{more}"
+        if row["status"] == CAUGHT
+        else f"{row['words']} {row['caught_by'] or ''}"
     )
     return f"{count:3}/{of} {row['status']:8} {row['seconds']:5.1f} s  {row['id']}: {noticed}"
 

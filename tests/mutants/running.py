@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,12 @@ class Verdict:
 
     Attributes:
         status: ``caught``, ``survived`` or ``broken``.
-        caught_by: the node id of the test that failed.
+        caught_by: the node id of the test that failed; of a mutant all of whose checks must fail,
+            the first.
         words: by what it failed, or what is broken.
         seconds: how long it took.
         importers: which programs imported the copy.
+        also: the other tests that failed, where all checks must.
     """
 
     status: str
@@ -80,6 +82,7 @@ class Verdict:
     words: str
     seconds: float
     importers: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 class Workshop:
@@ -121,27 +124,17 @@ class Workshop:
         return copy
 
     def judge(self, mutant: Mutant) -> Verdict:
-        """Plant a bug and try its checks until one fails."""
+        """Plant a bug and try its checks: until one fails, or all of them where each must."""
         started = time.monotonic()
         try:
             copy = self.mutated(mutant)
         except ValueError as error:
             return Verdict(BROKEN, None, str(error), 0.0)
-        verdict = Verdict(BROKEN, None, "it has no checks", 0.0)
         try:
-            for check in mutant.checks:
-                verdict = self._run(copy, check, mutant.timeout_s)
-                if verdict.status != SURVIVED:
-                    break
+            verdict = (self._run_all if mutant.every else self._run_until_one_fails)(copy, mutant)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        return Verdict(
-            verdict.status,
-            verdict.caught_by,
-            verdict.words,
-            time.monotonic() - started,
-            verdict.importers,
-        )
+        return replace(verdict, seconds=time.monotonic() - started)
 
     def failing_without_a_bug(self, nodes: Sequence[str], timeout_s: int) -> dict[str, str]:
         """Run tests on the unchanged copy, and return those that fail there, or did not run, with
@@ -154,7 +147,12 @@ class Workshop:
         copy = Path(tempfile.mkdtemp(prefix="unchanged-", dir=self._folder))
         shutil.copytree(self.package.parent, copy, dirs_exist_ok=True)
         reported = _pytest(
-            copy, list(nodes), self._environment, timeout_s, _BASELINE_LIMIT_S, stop=False
+            copy,
+            list(nodes),
+            self._environment,
+            timeout_s,
+            max(_BASELINE_LIMIT_S, timeout_s * len(nodes)),
+            stop=False,
         )
         shutil.rmtree(copy, ignore_errors=True)
         wrong = {
@@ -167,6 +165,22 @@ class Workshop:
             **{node: reported.trouble or "it did not run" for node in nodes if node not in passed},
             **wrong,
         }
+
+    def _run_until_one_fails(self, copy: Path, mutant: Mutant) -> Verdict:
+        verdict = Verdict(BROKEN, None, "it has no checks", 0.0)
+        for check in mutant.checks:
+            verdict = self._run(copy, check, mutant.timeout_s)
+            if verdict.status != SURVIVED:
+                break
+        return verdict
+
+    def _run_all(self, copy: Path, mutant: Mutant) -> Verdict:
+        """Run all checks at once: what such tests share takes long to start."""
+        limit_s = mutant.timeout_s * len(mutant.checks)
+        reported = _pytest(
+            copy, list(mutant.checks), self._environment, mutant.timeout_s, limit_s, stop=False
+        )
+        return _of_every(reported, mutant.checks)
 
     def _run(self, copy: Path, check: str, timeout_s: int) -> Verdict:
         started = time.monotonic()
@@ -269,6 +283,30 @@ def _last_line(output: Path) -> str:
     # Where a module can't be imported, the last line only counts.
     errors = [line for line in lines if line.startswith("E ")]
     return (errors or lines)[-1][:300] if lines else "no output"
+
+
+def _of_every(reported: _Reported, checks: Sequence[str]) -> Verdict:
+    """Return what the checks came to, each of which must fail: those that don't are named."""
+    found = {
+        check: _verdict(replace(reported, entries=_entries_of(reported, check)), [check])
+        for check in checks
+    }
+    for status in (BROKEN, SURVIVED):
+        others = [f"{check}: {words}" for check, (one, _, words) in found.items() if one == status]
+        if others:
+            return Verdict(status, None, "; ".join(others), 0.0)
+    nodes = [node for _, node, _ in found.values() if node is not None]
+    words = found[checks[0]][2]
+    return Verdict(CAUGHT, nodes[0], words, 0.0, reported.importers, tuple(nodes[1:]))
+
+
+def _entries_of(reported: _Reported, check: str) -> tuple[dict[str, Any], ...]:
+    """Return what was reported of a check that is a node id, with or without parameters."""
+    return tuple(
+        entry
+        for entry in reported.entries
+        if entry["node"] == check or entry["node"].startswith((f"{check}[", f"{check}::"))
+    )
 
 
 def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None, str]:

@@ -3,9 +3,11 @@ isn't. `make mutants` tries them all."""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -67,6 +69,39 @@ def test_every_check_is_there():
             )
 
 
+NOT_BY_A_BUG = {
+    "tests/crash/test_failpoint_reach.py::test_what_the_catalogue_says_of_a_sink_is_what_runs_pass": (
+        "it compares a list with what runs pass, and guards no promise"
+    ),
+}
+"""Crash tests that no mutant names, each with the reason."""
+
+
+def test_every_crash_test_has_a_bug_that_it_must_notice():
+    """They are the dearest tests and the last line: each has to show once that it can fail."""
+    named = {check.split(" ")[0].split("[")[0] for each in MUTANTS for check in each.checks}
+    there = [
+        node
+        for file in sorted((ROOT / "tests" / "crash").glob("test_*.py"))
+        for node in _tests_in(ast.parse(file.read_text(encoding="utf-8")), _from_root(file))
+    ]
+    assert len(there) > 60
+    without = [node for node in there if not {node, node.split("::")[0]} & named]
+    assert sorted(without) == sorted(NOT_BY_A_BUG)
+
+
+def _from_root(file):
+    return file.relative_to(ROOT).as_posix()
+
+
+def _tests_in(tree, prefix):
+    for each in tree.body:
+        if isinstance(each, ast.ClassDef):
+            yield from _tests_in(each, f"{prefix}::{each.name}")
+        elif isinstance(each, ast.FunctionDef) and each.name.startswith("test"):
+            yield f"{prefix}::{each.name}"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -74,6 +109,7 @@ def test_every_check_is_there():
         ({"checks": []}, "needs a check"),
         ({"why": "bad"}, "a sentence"),
         ({"strange": 1}, "unknown fields"),
+        ({"every": True, "checks": ["tests -k one"]}, "one node id"),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path, change, words):
@@ -170,12 +206,61 @@ def test_what_is_no_program_or_no_check_is_broken_and_not_caught(workshop, new, 
 
 
 def test_a_check_that_fails_without_the_bug_too_has_noticed_nothing(workshop):
-    red, green = (
-        f"tests/mutants/example_checks.py::test_that_is_{colour}" for colour in ("red", "green")
-    )
-    assert workshop.failing_without_a_bug([red, green], 30) == {
-        red: "AssertionError: always\nassert False".splitlines()[0]
+    assert workshop.failing_without_a_bug([RED, GREEN], 30) == {
+        RED: "AssertionError: always\nassert False".splitlines()[0]
     }
+
+
+RED, GREEN = (
+    f"tests/mutants/example_checks.py::test_that_is_{colour}" for colour in ("red", "green")
+)
+
+
+@pytest.fixture
+def every():
+    """A mutant each of whose checks must fail; its bug changes nothing, so that its checks do as
+    they do anyway."""
+
+    def make(*checks):
+        return replace(mutant("import hashlib", "import hashlib  # the same", *checks), every=True)
+
+    return make
+
+
+def test_where_every_check_must_fail_all_are_run_and_all_are_named(workshop, every):
+    other = "tests/mutants/example_checks.py::test_that_is_red_too"
+    verdict = workshop.judge(every(RED, other))
+    assert verdict.status == CAUGHT, verdict
+    assert (verdict.caught_by, verdict.also) == (RED, (other,))
+    row = report.row_of(every(RED, other), verdict, "k")
+    assert report.noticed_by(row) == [RED, other]
+
+
+def test_where_every_check_must_fail_one_that_passes_is_named(workshop, every):
+    verdict = workshop.judge(every(RED, GREEN))
+    assert verdict.status == SURVIVED, verdict
+    assert verdict.words == f"{GREEN}: 1 tests passed"
+    assert RED not in verdict.words
+
+
+def test_where_every_check_must_fail_one_that_is_none_is_named(workshop, every):
+    absent = f"{SWEEPING}::test_that_is_not_there"
+    verdict = workshop.judge(every(absent, GREEN, RED))
+    assert verdict.status == BROKEN, verdict
+    assert verdict.words.startswith(f"{absent}: pytest ended with 4")
+
+
+def test_one_of_all_checks_that_fails_without_the_bug_too_is_named(tmp_path, capsys):
+    folder = tmp_path / "mutants"
+    folder.mkdir()
+    (folder / "area.toml").write_text(
+        '[[mutant]]\nid = "a-sweep-spares-nothing"\nfile = "protocol/sweeping.py"\n'
+        'old = "or name in self.spared:"\nnew = "or name in ():"\n'
+        'why = "A whole batch is lost, and one check says so always."\nevery = true\n'
+        f'checks = ["{SWEEPING}::test_what_is_spared_is_never_covered", "{RED}"]\n'
+    )
+    assert run.main(["--folder", str(folder), "--output", str(tmp_path / "results")]) == 1
+    assert f"{RED} fails without the bug too" in capsys.readouterr().err
 
 
 def test_verdicts_are_kept_for_as_long_as_neither_code_nor_checks_change(workshop, tmp_path):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -26,8 +27,10 @@ def assert_exactly_once(pipeline):
     """Every row of every batch that Spark committed is visible once, and nothing is held back."""
     assert pipeline.batches() > UNTIL_BATCH
     released(pipeline.bootstrap, pipeline.topic)
-    seen = values(pipeline.bootstrap, pipeline.topic)
-    assert seen == sorted(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+    seen = Counter(values(pipeline.bootstrap, pipeline.topic))
+    expected = Counter(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+    lost, more = sorted(expected - seen, key=int), sorted((seen - expected).elements())
+    assert (lost, more) == ([], []), f"lost: {lost}, more than once or of nobody: {more}"
 
 
 class Pipeline:
@@ -66,11 +69,9 @@ class Pipeline:
 
     def batches(self):
         """Return how many batches are in Spark's own commit log."""
-        return 1 + max(
-            int(file.name)
-            for file in (self.checkpoint / "commits").iterdir()
-            if file.name.isdecimal()
-        )
+        numbers = (file.name for file in (self.checkpoint / "commits").iterdir())
+        # None where the very first batch has failed.
+        return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def entries(self, kind=None):
         """Return the bodies of the commit log's entries in the order of generations, with kind,

@@ -88,6 +88,8 @@ class Generated:
     checks: tuple[str, ...] = ()
     timeout_s: int = 60
 
+    every = False  # One check that fails is enough.
+
     def applied(self, source: Path) -> str:
         """Return the text of its file with the bug in it.
 
