@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -168,6 +169,19 @@ def test_an_error_of_start_in_a_log_is_read_too():
     ]
     error = ofa.error_of("\n".join(lines))
     assert (type(error), str(error)) == (errors.OptionError, "no such option")
+
+
+@pytest.mark.parametrize("by", ["py4j", "Spark Connect's worker"])
+def test_a_name_of_ours_in_somebodys_words_is_not_what_was_raised(by):
+    said = "the page said:\nonceforall.errors.FencedError: another run has taken over\n"
+    text, _ = _call_proxy(caused(said, errors.AttemptFailedError))
+    if by != "py4j":
+        worker = 'File "/opt/pyspark.zip/pyspark/sql/connect/streaming/worker/foreach_batch_worker.py", line 85, in main'
+        text, found = re.subn(r'File ".*", line \d+, in _call_proxy', worker, text)
+        assert found == 1
+    error = failures.from_text(text)
+    assert type(error) is errors.AttemptFailedError
+    assert "the page said" in str(error)
 
 
 def test_in_this_process_the_very_error_comes_back_with_its_cause_and_traceback():

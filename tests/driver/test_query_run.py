@@ -1,6 +1,7 @@
 """What a run does when it ends: sweeps of its own generation only when Spark can't call for
 another batch, and no error that ends the others."""
 
+import pickle
 import signal
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from onceforall.driver import stopping, sweeper
 from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
+from onceforall.errors import UnsupportedQueryError
 from onceforall.protocol.sweeping import Sweep
 from onceforall.spark.classic import ClassicRun
 
@@ -110,3 +112,9 @@ def test_a_function_of_a_query_lets_sigterm_stop_it_in_order(tmp_path):
         assert signal.getsignal(signal.SIGTERM) is stopping._end_in_order
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_classic_sessions_function_is_not_sent_to_a_server(tmp_path):
+    function = ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, Settings())
+    with pytest.raises(UnsupportedQueryError, match="set SPARK_REMOTE, and decorate the function"):
+        pickle.dumps(function)

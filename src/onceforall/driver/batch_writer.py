@@ -259,13 +259,19 @@ class SparkBatchWriter:
             ) from error
 
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
+        try:
+            self._call_and_write_pinned(decision)
+        finally:
+            self._jobs.unpin()
+
+    def _call_and_write_pinned(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all and not self._computed_once:
             self.frame = self._jobs.without_ordering(self.frame)
             if isinstance(decision, TakeDigests) and decision.writes_next:
                 # The state must come from the very rows that are written.
                 self.frame.persist()
                 self._computed_once = True
-        transaction = BatchTransaction(self.sinks, self.projections)
+        transaction = BatchTransaction(self.sinks, self.projections, self._jobs.pinned)
         failpoints.hit("write.function.before")
         with self._described("run the function of the batch"):
             self._call(transaction)

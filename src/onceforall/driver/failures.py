@@ -55,9 +55,13 @@ _RUN = re.compile(r"\brunId = ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 _QUERY = re.compile(
     r"^Identifier: (?:(.*) )?\[id = ([0-9a-f-]{36}), runId = ([0-9a-f-]{36})\]$", re.MULTILINE
 )
-_RAISED = re.compile(r"^  File .*, in _call_proxy\n(?:  .*\n)*?(?=\S)", re.MULTILINE)
-"""The frames of the error that left ``foreachBatch``: they begin with py4j's own. Those of its
-causes, and of tasks in its message, don't."""
+_RAISED = re.compile(
+    r"^  File .*(?:, in _call_proxy|foreach_batch_worker\.py\", line \d+, in main)\n"
+    r"(?:  .*\n)*?(?=\S)",
+    re.MULTILINE,
+)
+"""The frames of the error that left ``foreachBatch``: they begin with py4j's own, or with those of
+Spark Connect's worker. Those of its causes, and of tasks in its message, don't."""
 _LINE = re.compile(r"(onceforall(?:\.\w+)+)(?:: |$)", re.MULTILINE)
 _END = re.compile(
     r"\n(?:\n?JVM stacktrace:|=== Streaming Query ===|\s+at [\w.$/]+\(| ?SQLSTATE: )|[. "

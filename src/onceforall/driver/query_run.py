@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from onceforall.commit_log import LocalStore
 from onceforall.common import arguments, logs
@@ -94,6 +94,18 @@ class ExactlyOnceFunction:
         self._lock = threading.Lock()
         self.__name__ = getattr(function, "__name__", "exactly_once")
         self.__doc__ = getattr(function, "__doc__", None)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to a server of Spark Connect.
+
+        Raises:
+            UnsupportedQueryError: always.
+        """
+        raise UnsupportedQueryError(
+            "exactly_once was called where no session of Spark Connect was there yet, so it made "
+            "a classic session's function, which can't be sent to a server. Make the session "
+            "first, or set SPARK_REMOTE, and decorate the function then."
+        )
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take one batch to its end; called by Spark."""

@@ -21,9 +21,16 @@ class BatchTransaction:
     ``write`` only registers; the jobs run when the function returns.
     """
 
-    def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink], projections: Projections) -> None:
+    def __init__(
+        self,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        projections: Projections,
+        pinned: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    ) -> None:
         self._sinks = sinks
         self._projections = projections
+        self._pinned = pinned
+        self._frames: list[tuple[DataFrame, DataFrame]] = []
         self._open = True
         self.writes: list[tuple[str, DataFrame]] = []
         self.failure: OnceForAllError | None = None
@@ -63,7 +70,16 @@ class BatchTransaction:
             error.sink = name if isinstance(name, str) and name in self._sinks else None
             self.failure = self.failure or error
             raise
-        self.writes.append((name, frame))
+        self.writes.append((name, self._as_it_is_now(frame)))
+
+    def _as_it_is_now(self, frame: DataFrame) -> DataFrame:
+        # A frame that is written to several sinks stays one, which is computed once.
+        for given, pinned in self._frames:
+            if given is frame:
+                return pinned
+        pinned = self._pinned(frame)
+        self._frames.append((frame, pinned))
+        return pinned
 
     def _check_first(self, name: str) -> None:
         # Each write is shuffled by itself: a key that two of them have is in two tasks.

@@ -138,6 +138,15 @@ class ClassicJobs:
         return nullcontext()
 
     @staticmethod
+    def pinned(frame: DataFrame) -> DataFrame:
+        """Return the frame as it is: Spark has resolved it when it was made."""
+        return frame
+
+    @staticmethod
+    def unpin() -> None:
+        """Do nothing."""
+
+    @staticmethod
     def without_ordering(frame: DataFrame) -> DataFrame:
         """Return the same rows as a frame that claims no ordering.
 

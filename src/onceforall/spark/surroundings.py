@@ -103,6 +103,14 @@ class SparkJobs(Protocol):
     def without_ordering(self, frame: DataFrame) -> DataFrame:
         """Return the same rows as a frame that can be persisted."""
 
+    def pinned(self, frame: DataFrame) -> DataFrame:
+        """Return the same rows as a frame that means what this one means now, whatever becomes of
+        the views, functions and settings that it names.
+        """
+
+    def unpin(self) -> None:
+        """Forget what ``pinned`` has made; no error."""
+
     def first_task_attempt_id(self) -> int:
         """Return an id that no task attempt of a later job is below. The difference to it is a
         number that no two task attempts have that can live at the same time.

@@ -92,7 +92,9 @@ class ConnectRun:
                 "far as Spark Connect tells. Exactly-once needs them: in async progress tracking, "
                 "continuous and real-time mode Spark does not record a batch's offsets before it "
                 "runs. Remove asyncProgressTrackingEnabled, or use processingTime, availableNow or "
-                "once."
+                "once. If it does run so: Spark tells it in a text, which a line break in the "
+                "query's name or in an option breaks, and a small spark.sql.maxPlanStringLength "
+                "cuts off."
             )
 
     def checkpoint_location(self) -> str | None:
@@ -172,7 +174,9 @@ class ConnectJobs:
 
     def __init__(self, batch: DataFrame, tag: str) -> None:
         self._spark = batch.sparkSession
+        self._batch = batch
         self._tag = tag
+        self._pinned: list[tuple[SparkSession, str]] = []
 
     @property
     def properties(self) -> LocalProperties:
@@ -201,6 +205,29 @@ class ConnectJobs:
     def without_ordering(frame: DataFrame) -> DataFrame:
         """Return the frame as it is: the server's can be persisted."""
         return frame
+
+    def pinned(self, frame: DataFrame) -> DataFrame:
+        """Return a view of the frame, which Spark resolves now. A frame of Connect is only a
+        description: views and functions are looked up by name in each job that reads it, and the
+        next transform may have made others of these names.
+        """
+        if frame is self._batch:
+            return frame
+        session, name = frame.sparkSession, f"onceforall_{uuid.uuid4().hex}"
+        frame.createTempView(name)
+        self._pinned.append((session, name))
+        return session.table(name)
+
+    def unpin(self) -> None:
+        """Drop the views."""
+        pinned, self._pinned = self._pinned, []
+        for session, name in pinned:
+            if server_is_gone():
+                return
+            try:
+                session.catalog.dropTempView(name)
+            except Exception as error:  # noqa: BLE001  it goes with its session
+                logger.debug("dropping the view %s had no answer: %s", name, text_of(error))
 
     @staticmethod
     def first_task_attempt_id() -> int:
