@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace as Answer
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onceforall.sinks.kafka.driver import broker_client, coordinator_client, transaction_reader
 from onceforall.sinks.kafka.driver.wire import NO_STEPS, Address, NoAnswer, Steps, Wire
 from simulator.brokers.world import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 S = TypeVar("S")

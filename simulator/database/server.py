@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Collection, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -13,6 +13,9 @@ from psycopg import sql
 from onceforall.embedded.postgres import EmbeddedPostgres
 from onceforall.sink import StartInfo
 from simulator.database.sink import TurnSink
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PLAIN, KEYED = "plain", "keyed"
 _SETTINGS = {"max_prepared_transactions": 50, "fsync": "off", "full_page_writes": "off"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from unittest import mock
 
 import psycopg
@@ -16,6 +16,9 @@ from onceforall.sinks.postgres.driver import prepared, staged, sweeping
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.sinks.postgres.statements import Connection
 from simulator.database.turns import Turns
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 P = ParamSpec("P")
 T = TypeVar("T")

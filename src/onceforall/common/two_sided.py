@@ -7,7 +7,10 @@ and goes into no pickle; in each process that unpickles the object it is made an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class TwoSided:

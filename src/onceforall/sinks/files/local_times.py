@@ -11,7 +11,7 @@ which some mean something else elsewhere (``IST``, ``BST``). None of these is gu
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -83,7 +83,7 @@ def _with_rules(instants: pa.Array, local: pa.Array, zone: ZoneInfo) -> pa.Array
 
 
 def _offset_s(at_s: int, zone: ZoneInfo) -> int:
-    offset = datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+    offset = datetime.fromtimestamp(at_s, timezone.utc).astimezone(zone).utcoffset()
     assert offset is not None
     return int(offset.total_seconds())
 

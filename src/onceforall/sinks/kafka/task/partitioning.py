@@ -162,9 +162,8 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.int64]:
         valid = keys.is_valid().to_numpy(zero_copy_only=False)
         sizes = np.where(valid, sizes, 0)
     is_long = sizes > _LONGEST_KEY_BYTES
-    hashes = (_murmur2(first, np.where(is_long, 0, sizes), data) & np.uint32(0x7FFFFFFF)).astype(
-        np.int64
-    )
+    unsigned = _murmur2(first, np.where(is_long, 0, sizes), data) & np.uint32(0x7FFFFFFF)
+    hashes: npt.NDArray[np.int64] = unsigned.astype(np.int64)
     hashes[is_long] = LONG_KEY
     if keys.null_count:
         hashes[~valid] = NO_KEY
