@@ -1,6 +1,7 @@
 """What a start in Spark Connect refuses, in one sentence and before data moves; why a query has
 failed; and that no secret value stands where it can be read."""
 
+import sys
 from urllib.parse import urlsplit
 
 import psycopg
@@ -85,9 +86,10 @@ def test_exactly_once_refuses_an_output_mode_that_a_sink_cannot_serve_at_the_fir
 
 def test_why_a_query_has_failed_is_known_to_its_client(connect_server, pipeline):
     status = pipeline.start(connect_server, raises="of the user's").status()
-    assert (status["at"], status["class"], status["batch"]) == ("run", "AttemptFailedError", 0), (
-        status
-    )
+    # Python 3.10 prints no notes, in which the batch stands.
+    batch = 0 if sys.version_info >= (3, 11) else None
+    told = (status["at"], status["class"], status["batch"])
+    assert told == ("run", "AttemptFailedError", batch), status
     assert "of the user's" in status["ours"]
 
 
