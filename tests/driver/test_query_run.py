@@ -4,6 +4,7 @@ another batch, and no error that ends the others."""
 import pickle
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from onceforall.driver import stopping, sweeper
 from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
+from onceforall.driver.transaction import BatchTransaction
 from onceforall.errors import UnsupportedQueryError
 from onceforall.protocol.sweeping import Sweep
 from onceforall.spark.classic import ClassicRun
@@ -118,3 +120,19 @@ def test_a_classic_sessions_function_is_not_sent_to_a_server(tmp_path):
     function = ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, Settings())
     with pytest.raises(UnsupportedQueryError, match="set SPARK_REMOTE, and decorate the function"):
         pickle.dumps(function)
+
+
+def test_a_frame_that_spark_cannot_resolve_poisons_the_batch_though_the_function_catches_it():
+    """In Spark Connect a write is the first to ask the server about its frame."""
+
+    def unresolved(_):
+        raise LookupError("TABLE_OR_VIEW_NOT_FOUND")
+
+    frame = SimpleNamespace(_jdf=None, isStreaming=False, schema=None)
+    projections = SimpleNamespace(taken=lambda *_: None)
+    sink = SimpleNamespace(capabilities=SimpleNamespace(one_task_per_key=()))
+    transaction = BatchTransaction({"out": sink}, projections, unresolved)
+    with pytest.raises(LookupError):
+        transaction.write("out", frame)
+    assert isinstance(transaction.failure, LookupError)
+    assert transaction.writes == []

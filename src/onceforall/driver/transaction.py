@@ -33,7 +33,7 @@ class BatchTransaction:
         self._frames: list[tuple[DataFrame, DataFrame]] = []
         self._open = True
         self.writes: list[tuple[str, DataFrame]] = []
-        self.failure: OnceForAllError | None = None
+        self.failure: Exception | None = None
 
     def write(self, name: str, frame: DataFrame) -> None:
         """Write a frame's rows to a sink, as part of the batch's one decision.
@@ -66,11 +66,13 @@ class BatchTransaction:
             arguments.check_frame(frame, "transaction.write", or_connect=True)
             self._check_first(name)
             self._projections.taken(name, frame.schema)
-        except OnceForAllError as error:
-            error.sink = name if isinstance(name, str) and name in self._sinks else None
+            self.writes.append((name, self._as_it_is_now(frame)))
+        except Exception as error:
+            # Spark's own as well: Connect finds only here that a frame can't be resolved.
+            if isinstance(error, OnceForAllError):
+                error.sink = name if isinstance(name, str) and name in self._sinks else None
             self.failure = self.failure or error
             raise
-        self.writes.append((name, self._as_it_is_now(frame)))
 
     def _as_it_is_now(self, frame: DataFrame) -> DataFrame:
         # A frame that is written to several sinks stays one, which is computed once.
