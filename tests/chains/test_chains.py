@@ -1,8 +1,11 @@
 """The campaign over the chains: what it calls wrong, and one round of it."""
 
+import json
+
 import pytest
 
-from chains.pravega import Round, misplaced, user_of
+from chains import __main__ as campaign
+from chains.pravega import Came, Round, misplaced, user_of
 
 
 def found(*numbers):
@@ -28,6 +31,26 @@ def test_an_order_that_is_not_the_users_is_named_where_it_is_kept():
     views = found(12, 0, *range(1, 12))
     assert misplaced("x", views, 13, ordered=True) == ["x: u0's view 0 stands behind 12"]
     assert misplaced("x", views, 13, ordered=False) == []
+
+
+def test_what_a_round_came_to_is_kept_and_one_that_failed_ends_with_1(
+    tmp_path, monkeypatch, capsys
+):
+    came = iter((Came(3, views=9), Came(4, views=9, failures=["x: 1 lost"])))
+
+    def run(self):
+        one = next(came)
+        one.faults.update({"driver killed": 2})
+        return one
+
+    monkeypatch.setattr(campaign.Round, "run", run)
+    arguments = ["chains", "--minutes", "0", "--seed", "3", "--out", str(tmp_path), "--only"]
+    monkeypatch.setattr("sys.argv", [*arguments, "pravega"])
+    assert campaign.main() == 0
+    assert json.loads((tmp_path / "chains.json").read_text())[0]["faults"] == {"driver killed": 2}
+    assert "1 rounds, 2 faults, 0 rounds with a failure" in capsys.readouterr().out
+    assert campaign.main() == 1
+    assert (tmp_path / "pravega-3").is_dir()
 
 
 @pytest.mark.long
