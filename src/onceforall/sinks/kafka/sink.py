@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
+    from onceforall.sinks.kafka.driver.committable import KafkaCommittable
     from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
     from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
@@ -380,21 +381,26 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one has no answer.
         """
+        from onceforall.sinks.kafka.driver.committable import read
+
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
-        self._burn([name for committable in committables for name in committable.get("burnt", ())])
+        told = read(committables)
+        self._burn([name for committable in told for name in committable.get("burnt", ())])
         confirmed_now, self._just_confirmed = self._just_confirmed, frozenset()
-        unsure = {str(c["name"]) for c in committables} - confirmed_now
+        unsure = {c["name"] for c in told} - confirmed_now
         # Before anything is sent: producer ids begin anew in another cluster, and may be a
         # stranger's there.
-        strange = self._in_other_clusters([c for c in committables if c["name"] in unsure])
+        strange = self._in_other_clusters([c for c in told if c["name"] in unsure])
         if not strange:
-            return self._commit(committables, unsure)
+            return self._commit(told, unsure)
         of_others = {str(each.committable["name"]) for each in strange}
-        others = [c for c in committables if c["name"] not in of_others]
+        others = [c for c in told if c["name"] not in of_others]
         report = self._commit(others, unsure - of_others) if others else CommitReport()
         return replace(report, in_doubt=(*report.in_doubt, *strange))
 
-    def _commit(self, committables: Sequence[Committable], unsure: Collection[str]) -> CommitReport:
+    def _commit(
+        self, committables: Sequence[KafkaCommittable], unsure: Collection[str]
+    ) -> CommitReport:
         from onceforall.sinks.kafka.driver.coordinator_client import lost_reason
         from onceforall.sinks.kafka.driver.outcomes import unavailable, withheld
 
@@ -413,7 +419,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             raise unavailable("commit", answers, refused, self._options)
         completed, retired, missing = [], [], []
         for committable in committables:
-            name = str(committable["name"])
+            name = committable["name"]
             if lost_reason(answers.codes[name]) is not None:
                 missing.append(committable)
             elif name in doubtful or committable.get("doubtful"):
@@ -424,7 +430,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         return self._with_findings(report, missing, answers.codes) if missing else report
 
     def _with_findings(
-        self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]
+        self, report: CommitReport, missing: Sequence[KafkaCommittable], codes: Mapping[str, int]
     ) -> CommitReport:
         from onceforall.sinks.kafka.driver.outcomes import with_findings
 
@@ -442,7 +448,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             ),
         )
 
-    def _in_other_clusters(self, committables: Sequence[Committable]) -> list[LostTransaction]:
+    def _in_other_clusters(self, committables: Sequence[KafkaCommittable]) -> list[LostTransaction]:
         from onceforall.sinks.kafka.driver.outcomes import in_other_clusters
 
         return in_other_clusters(
@@ -472,17 +478,17 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             AttemptFailedError: one is not open any more: it timed out, or was fenced.
             SinkUnavailableError: not all brokers answered.
         """
+        from onceforall.sinks.kafka.driver.committable import read
         from onceforall.sinks.kafka.driver.outcomes import confirmed, placed
 
         if not committables:
             return committables
+        told = read(committables)
         topics = (
-            {self._topic}
-            if self._topic is not None
-            else {t for c in committables for t in c["topics"]}
+            {self._topic} if self._topic is not None else {t for c in told for t in c["topics"]}
         )
-        found = confirmed(committables, {str(t) for t in topics}, self._connected_reader())
-        self._just_confirmed = frozenset(str(c["name"]) for c in found)
+        found = confirmed(told, topics, self._connected_reader())
+        self._just_confirmed = frozenset(c["name"] for c in found)
         return placed(found, self._connected())
 
     @failpoints.around("kafka.abort")

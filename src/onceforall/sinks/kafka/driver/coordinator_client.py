@@ -39,7 +39,7 @@ from onceforall.sinks.kafka.driver.broker_client import (
 from onceforall.sinks.kafka.driver.wire import NO_STEPS, Address, NoAnswer, Steps
 
 if TYPE_CHECKING:
-    from onceforall.sink import Committable
+    from onceforall.sinks.kafka.driver.committable import KafkaCommittable
 
 _END_TXN_MAX_VERSION = 4
 _INIT_PRODUCER_ID_MAX_VERSION = 4
@@ -119,7 +119,7 @@ class CoordinatorClient(BrokerClient):
         )
         self._coordinators: dict[str, Address] = {}
 
-    def end_transactions(self, committables: Collection[Committable]) -> Answers:
+    def end_transactions(self, committables: Collection[KafkaCommittable]) -> Answers:
         """Commit prepared transactions, in parallel. A transaction that is committed already
         answers with success.
 
@@ -128,7 +128,7 @@ class CoordinatorClient(BrokerClient):
         """
         from kafka.protocol.producer import EndTxnRequest
 
-        by_name = {str(c["name"]): c for c in committables}
+        by_name = {c["name"]: c for c in committables}
         # Its producer may have found another coordinator than the one that is known here, and which
         # may only remember an earlier commit under the same producer id and epoch, and answer with
         # that.
@@ -137,8 +137,8 @@ class CoordinatorClient(BrokerClient):
         def request(name: str) -> Any:
             return EndTxnRequest(
                 transactional_id=name,
-                producer_id=int(by_name[name]["producer_id"]),
-                producer_epoch=int(by_name[name]["producer_epoch"]),
+                producer_id=by_name[name]["producer_id"],
+                producer_epoch=by_name[name]["producer_epoch"],
                 committed=True,
                 max_version=_END_TXN_MAX_VERSION,
             )

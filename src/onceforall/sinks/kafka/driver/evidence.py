@@ -28,7 +28,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onceforall.sinks.kafka.driver.committable import KafkaCommittable, Proof
 
 
 class Outcome(Enum):
@@ -77,7 +80,7 @@ class Finding:
 _UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
 
 
-def judge_state(committable: Mapping[str, Any], state: TransactionState | None) -> Finding | None:
+def judge_state(committable: KafkaCommittable, state: TransactionState | None) -> Finding | None:
     """Judge from the coordinator's state alone.
 
     Args:
@@ -89,7 +92,7 @@ def judge_state(committable: Mapping[str, Any], state: TransactionState | None) 
     """
     if state is None or state.producer_id != committable["producer_id"]:
         return None
-    epoch = int(committable["producer_epoch"])
+    epoch = committable["producer_epoch"]
     words = f"its state is {state.state} under epoch {state.epoch}"
     if state.epoch in {epoch, epoch + 1} and state.state in _UNDER_WAY:
         return Finding(Outcome.OPEN, words)
@@ -103,7 +106,7 @@ def judge_state(committable: Mapping[str, Any], state: TransactionState | None) 
 
 
 def judge_log(
-    committable: Mapping[str, Any],
+    committable: KafkaCommittable,
     state: TransactionState | None,
     marker: Marker | Unreadable | None,
 ) -> Finding:
@@ -115,7 +118,7 @@ def judge_log(
         marker: the transaction's in the log, found from the proof's offset on; None: there is none
             up to the end of the log.
     """
-    epoch = int(committable["producer_epoch"])
+    epoch = committable["producer_epoch"]
     where = _where(committable)
     if isinstance(marker, Marker):
         at = (
@@ -152,7 +155,7 @@ def judge_log(
     return Finding(Outcome.UNKNOWN, f"{known}, and {marker.reason}")
 
 
-def _where(committable: Mapping[str, Any]) -> str:
+def _where(committable: KafkaCommittable) -> str:
     proof = committable.get("proof")
     return (
         "the topic"
@@ -161,9 +164,7 @@ def _where(committable: Mapping[str, Any]) -> str:
     )
 
 
-def proof_of(
-    state: TransactionState | None, ends: Mapping[tuple[str, int], int]
-) -> dict[str, Any] | None:
+def proof_of(state: TransactionState | None, ends: Mapping[tuple[str, int], int]) -> Proof | None:
     """Return where the log will prove what became of an open transaction: one of its partitions,
     and its end offset before.
 

@@ -22,6 +22,7 @@ from onceforall.sinks.kafka.driver.coordinator_client import Answers, Coordinato
 from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, proof_of
 
 if TYPE_CHECKING:
+    from onceforall.sinks.kafka.driver.committable import KafkaCommittable, Proof
     from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
 _log = logs.logger("onceforall.sinks.kafka")
@@ -30,8 +31,8 @@ _PATIENCE_S = 2.0
 
 
 def confirmed(
-    committables: Sequence[Committable], topics: Collection[str], reader: TransactionReader
-) -> list[Committable]:
+    committables: Sequence[KafkaCommittable], topics: Collection[str], reader: TransactionReader
+) -> list[KafkaCommittable]:
     """See that every transaction is still open, and note where the log will prove what became of
     it.
 
@@ -54,7 +55,7 @@ def confirmed(
         # behind them.
         ends = reader.end_offsets(topics, again=again)
         failpoints.hit("kafka.confirm.ends_read")
-        states = reader.states([str(c["name"]) for c in committables])
+        states = reader.states([c["name"] for c in committables])
         # Partitions may have been added since their leaders were looked up.
         untold = {
             p for state in states.values() if state is not None for p in state.partitions
@@ -62,8 +63,7 @@ def confirmed(
         if not untold:
             break
     found = [
-        _confirmed(c, states[str(c["name"])], proof_of(states[str(c["name"])], ends))
-        for c in committables
+        _confirmed(c, states[c["name"]], proof_of(states[c["name"]], ends)) for c in committables
     ]
     if untold:
         raise SinkUnavailableError(
@@ -74,8 +74,8 @@ def confirmed(
 
 
 def _confirmed(
-    committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None
-) -> Committable:
+    committable: KafkaCommittable, state: TransactionState | None, proof: Proof | None
+) -> KafkaCommittable:
     name = committable["name"]
     of_ours = state is not None and (state.producer_id, state.epoch) == (
         committable["producer_id"],
@@ -93,33 +93,39 @@ def _confirmed(
             "transactional id. The attempt is repeated; if it happens again, raise "
             "transaction.timeout.ms."
         )
-    kept = {key: value for key, value in committable.items() if key != "topics"}
-    return kept if proof is None else {**kept, "proof": proof}
+    kept = committable.copy()
+    kept.pop("topics", None)
+    if proof is not None:
+        kept["proof"] = proof
+    return kept
 
 
-def placed(committables: Sequence[Committable], client: CoordinatorClient) -> list[Committable]:
+def placed(
+    committables: Sequence[KafkaCommittable], client: CoordinatorClient
+) -> list[Committable]:
     """Note in which cluster confirmed transactions are, and the id of the topic that has the proof:
     addresses and names can pass to others.
 
     Raises:
         SinkUnavailableError: no broker answered.
     """
-    found = client.identify({str(c["proof"]["topic"]) for c in committables if "proof" in c})
+    found = client.identify({c["proof"]["topic"] for c in committables if "proof" in c})
     if found.cluster is None:
         return list(committables)
-    noted: list[Committable] = []
+    noted: list[KafkaCommittable] = []
     for committable in committables:
+        known = committable.copy()
+        known["cluster"] = found.cluster
         proof = committable.get("proof")
-        topic_id = None if proof is None else found.topics.get(str(proof["topic"]))
-        with_id = (
-            {} if topic_id is None else {"proof": {**committable["proof"], "topic_id": topic_id}}
-        )
-        noted.append({**committable, **with_id, "cluster": found.cluster})
+        topic_id = None if proof is None else found.topics.get(proof["topic"])
+        if proof is not None and topic_id is not None:
+            known["proof"] = {**proof, "topic_id": topic_id}
+        noted.append(known)
     return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
 
 
 def in_other_clusters(
-    committables: Sequence[Committable], client: CoordinatorClient, servers: str
+    committables: Sequence[KafkaCommittable], client: CoordinatorClient, servers: str
 ) -> list[LostTransaction]:
     """Return those transactions that were decided for another cluster than the one that answers
     now; nothing is proved there.
@@ -190,7 +196,7 @@ def _no_leader(partitions: Sequence[tuple[str, int]]) -> str:
 
 def with_findings(
     report: CommitReport,
-    missing: Sequence[Committable],
+    missing: Sequence[KafkaCommittable],
     codes: Mapping[str, int],
     reader: TransactionReader,
 ) -> CommitReport:
@@ -211,7 +217,7 @@ def with_findings(
     failpoints.hit("kafka.evidence.after")
     committed, lost, in_doubt = [], [], []
     for committable in missing:
-        name = str(committable["name"])
+        name = committable["name"]
         finding = findings[name]
         words = f"Kafka answered {lost_reason(codes[name])} to EndTxn; {finding.words}"
         _log.warning("Transaction %s is %s: %s", name, finding.outcome.value, words)

@@ -35,6 +35,8 @@ from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from onceforall.sinks.kafka.driver.committable import KafkaCommittable
+
 Partition = tuple[str, int]
 
 _LATEST = -1
@@ -262,7 +264,7 @@ class TransactionReader:
             self._told = {**{p: a for p, a in self._told.items() if p[0] not in topics}, **told}
         return {p: a for p, a in self._told.items() if p[0] in topics}
 
-    def findings(self, committables: Collection[Mapping[str, Any]]) -> dict[str, Finding]:
+    def findings(self, committables: Collection[KafkaCommittable]) -> dict[str, Finding]:
         """Find out what became of prepared transactions that Kafka refuses to commit.
 
         Args:
@@ -271,10 +273,10 @@ class TransactionReader:
         Raises:
             SinkUnavailableError: not all brokers answered.
         """
-        states = self.states([str(c["name"]) for c in committables])
-        return {str(c["name"]): self._finding(c, states[str(c["name"])]) for c in committables}
+        states = self.states([c["name"] for c in committables])
+        return {c["name"]: self._finding(c, states[c["name"]]) for c in committables}
 
-    def _finding(self, committable: Mapping[str, Any], state: TransactionState | None) -> Finding:
+    def _finding(self, committable: KafkaCommittable, state: TransactionState | None) -> Finding:
         finding = judge_state(committable, state)
         if finding is not None:
             return finding
@@ -285,9 +287,9 @@ class TransactionReader:
                 state,
                 Unreadable("an earlier release decided it without noting where its proof is"),
             )
-        partition = (str(proof["topic"]), int(proof["partition"]))
-        producer_id, epoch = int(committable["producer_id"]), int(committable["producer_epoch"])
-        marker = self.marker(partition, int(proof["offset"]), producer_id, epoch)
+        partition = (proof["topic"], proof["partition"])
+        producer_id, epoch = committable["producer_id"], committable["producer_epoch"]
+        marker = self.marker(partition, proof["offset"], producer_id, epoch)
         # Asked behind the scan: an id never comes back, so that what has it now had it all the
         # time.
         if "topic_id" in proof:
