@@ -293,7 +293,11 @@ class Killing:
 
 
 @pytest.mark.parametrize(
-    "goes_on", [True, False], ids=["the query goes on", "the move is repeated"]
+    "goes_on",
+    [
+        pytest.param(True, id="the query goes on"),
+        pytest.param(False, id="the move is repeated", marks=pytest.mark.long),
+    ],
 )
 def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, goes_on):
     passed = refused = refused_there = 0

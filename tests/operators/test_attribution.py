@@ -126,6 +126,7 @@ def decided(frames, **changes):
     )
 
 
+@pytest.mark.long  # tests/integration/test_redo.py does the same with a state of Spark's own
 def test_each_order_is_once_where_it_belongs_through_failures_before_and_after_the_decision(
     frames, spark, runs, tmp_path
 ):

@@ -15,6 +15,7 @@ from support.pages import ROOT, blocks
 PAGE = (ROOT / "docs" / "kinesis.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_programs_on_the_page_run_as_they_stand(spark, stream, tmp_path):
     """What the sink has put twice is there once for the reader that drops by id. Regions are replaced by a server on loopback, streams and paths by the test's own."""

@@ -77,7 +77,9 @@ def test_a_batch_goes_on_over_a_fault_and_leaves_nothing(place, proxy, far, does
     assert_whole(place)
 
 
-@pytest.mark.parametrize("does", ["lose", "cut", 503, "error in a 200"])
+@pytest.mark.parametrize(
+    "does", ["lose", "cut", pytest.param(503, marks=pytest.mark.long), "error in a 200"]
+)
 def test_a_commit_without_an_answer_is_asked_again_and_is_whole_then(place, proxy, far, does):
     sink, kept = written(far)
     which = {**COMPLETE, "count": 2 * ATTEMPTS}
@@ -178,7 +180,7 @@ def test_a_record_that_somebody_changed_lets_a_task_give_up_without_an_error(pla
 def test_a_sweep_without_an_answer_is_made_later(place, proxy, far):
     sink = far.sink()
     prepared(sink, numbers(1))
-    fault = proxy.answer(503, "DELETE", kind="abort upload", count=1000)
+    fault = proxy.cut("DELETE", kind="abort upload", count=1000)
     with pytest.raises(SinkUnavailableError):
         sink.recover(Sweep(QUERY, "out", 1))
     fault.end()
