@@ -1,5 +1,6 @@
 """Makes every bug that the operators know, one at a time, and runs the tests that might notice it:
-``python tests/mutants/generated/run.py protocol commit_log``.
+``python tests/mutants/generated/run.py protocol commit_log``; or, with ``--outside``, those that
+somebody planted who didn't know the tests.
 
 A bug that the chosen tests let through goes to the simulator, where that drives the module, and
 then to the slow tests that run its lines. Ends with 1 when one survived that nobody has judged
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from mutants.catalogue import ROOT, SOURCE
-from mutants.generated import choosing
+from mutants.generated import choosing, outside
 from mutants.generated.operators import Generated, bugs_of
 from mutants.generated.report import Results, page
 from mutants.generated.verdicts import load
@@ -89,7 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says, and return the exit code."""
     options = _parser().parse_args(arguments)
     chosen = choosing.read(options.lines)
-    bugs = [with_checks(bug, chosen, slow=options.slow) for bug in bugs_in(SOURCE, options.folders)]
+    found = bugs_in(SOURCE, options.folders)
+    if options.outside:
+        planted, gone = outside.load()
+        print(f"The code at the place of {len(gone)} has changed since: {', '.join(gone) or '-'}")
+        found += planted
+    bugs = [with_checks(bug, chosen, slow=options.slow) for bug in found]
     if options.sample is not None:
         bugs = random.Random(options.seed).sample(bugs, min(options.sample, len(bugs)))
     results = Results(options.output / "generated.json")
@@ -109,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="generated", description=__doc__)
-    parser.add_argument("folders", nargs="+", help="of modules, or modules, below src/onceforall")
+    parser.add_argument("folders", nargs="*", help="of modules, or modules, below src/onceforall")
+    parser.add_argument("--outside", action="store_true", help="those of outside/*.toml")
     parser.add_argument("--jobs", type=int, default=2, help="bugs at once (2)")
     parser.add_argument("--minutes", type=float, default=40, help="begin none after so many (40)")
     parser.add_argument("--sample", type=int, help="try so many only, chosen by --seed")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mutants.catalogue import SOURCE
-from mutants.generated import run
+from mutants.generated import outside, run
 from mutants.generated.choosing import OF_A_KIND, Chosen
 from mutants.generated.operators import (
     BOUNDARY,
@@ -186,3 +186,34 @@ def test_a_sample_of_the_protocols_bugs_is_noticed_by_its_folders_tests(tmp_path
         bug = bugs[len(bugs) // 2]
         verdict = workshop.judge(replace(bug, checks=(checks,)))
         assert run.status_of(verdict) in {"caught", "hung"}, (bug, verdict)
+
+
+# --- planted from outside -------------------------------------------------------------------------
+
+
+def test_a_bug_from_outside_is_planted_where_its_text_stands_once_and_named_where_it_does_not(
+    tmp_path,
+):
+    folder, source = tmp_path / "outside", tmp_path / "package"
+    folder.mkdir()
+    source.mkdir()
+    (source / "m.py").write_text("ü = 1\na = 2\nb = 2\n")
+    entry = "[[mutant]]\nid = '{}'\nfile = '{}'\nold = '{}'\nnew = 'a = 3'\nwhy = 'rows are lost'\n"
+    (folder / "x.toml").write_text(
+        "".join(
+            entry.format(*each)
+            for each in [
+                ("one", "m.py", "a = 2"),
+                ("none", "m.py", "c = 2"),
+                ("two", "m.py", "= 2"),
+                ("no file", "n.py", "a = 2"),
+            ]
+        )
+    )
+    (bug,), gone = outside.load(folder, source)
+    assert gone == ["none", "two", "no file"]
+    assert (bug.id, bug.lines, bug.within) == ("one", (2,), "rows are lost")
+    assert bug.applied(source) == "ü = 1\na = 3\nb = 2\n"
+    (folder / "y.toml").write_text(entry.format("one", "m.py", "b = 2"))
+    with pytest.raises(ValueError, match="twice"):
+        outside.load(folder, source)
