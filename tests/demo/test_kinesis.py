@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from onceforall.cli import main
+from onceforall.demo.kinesis.feed import Feed
 from onceforall.demo.kinesis.main import compared
 
 TRUTH = Counter({("a", 0): 3, ("a", 600): 1, ("b", 0): 2})
@@ -26,6 +27,28 @@ def test_every_difference_from_the_truth_is_counted():
     assert bad([*RIGHT, (("c", 0), 1)]) == {"doubled": 1}
     assert bad([(("a", 0), 4), *RIGHT[1:]]) == {"wrong": 1}
     assert bad([*RIGHT, (("a", 0), 1)]) == {"doubled": 1, "wrong": 1}
+
+
+class OneShard:
+    """What of a Kinesis client is asked when a stream has one open shard."""
+
+    def __init__(self):
+        self.split = []
+
+    def list_shards(self, **_):
+        keys = {"StartingHashKey": "0", "EndingHashKey": str(2**128 - 1)}
+        numbers = {"StartingSequenceNumber": "1"}
+        return {"Shards": [{"ShardId": "s", "HashKeyRange": keys, "SequenceNumberRange": numbers}]}
+
+    def split_shard(self, ShardToSplit, **_):  # noqa: N803  as boto3 calls it
+        self.split.append(ShardToSplit)
+
+
+def test_a_stream_of_one_shard_is_split_whatever_is_drawn():
+    client = OneShard()
+    for seed in range(20):
+        assert Feed(client, "views", seed, 1).reshard() == "s is split"
+    assert client.split == ["s"] * 20
 
 
 @pytest.mark.parametrize(

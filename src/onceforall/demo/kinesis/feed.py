@@ -132,7 +132,8 @@ class Feed:
     def reshard(self) -> str:
         """Split a shard, or merge two; return what was done, for a person."""
         shards = list(self._open_shards())
-        if len(shards) < 4 and self._random.random() < 0.7:
+        # Of one shard nothing can be merged.
+        if len(shards) < 2 or (len(shards) < 4 and self._random.random() < 0.7):
             shard = self._random.choice(shards)
             low, high = _range(shard)
             self._client.split_shard(
