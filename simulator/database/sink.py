@@ -12,7 +12,7 @@ import psycopg
 
 from onceforall.sinks.postgres import prepared_transactions, stale_connections
 from onceforall.sinks.postgres import stoppable as stoppable_module
-from onceforall.sinks.postgres.driver import prepared, staged, sweeping
+from onceforall.sinks.postgres.driver import marker_lock, prepared, staged, sweeping
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.sinks.postgres.statements import Connection
 from simulator.database.turns import Turns
@@ -123,7 +123,7 @@ def without_waits(turns: Turns) -> Iterator[None]:
         mock.patch.object(prepared_transactions, "time", Clock),
         mock.patch.object(stoppable_module.Stoppable, "wait", wait),
         mock.patch.object(stale_connections, "SILENT_S", 0.0),
-        mock.patch.object(staged, "_MARKER_WAIT_S", _SHORT_S),
+        mock.patch.object(marker_lock, "_WAIT_S", _SHORT_S),
         mock.patch.object(staged, "_DROP_WAIT_S", _SHORT_S),
         mock.patch.object(sweeping, "_WAIT_S", _SHORT_S),
     ):

@@ -221,17 +221,60 @@ def test_prepared_what_is_decided_is_completed_by_another(database, point):
     assert later.ids() == [1, 2, 3]
 
 
-def test_a_frozen_task_of_a_prepared_batch_keeps_no_row_locked(database):
+def test_nobody_waits_for_a_driver_that_is_frozen_while_it_marks_a_prepared_batch_as_complete(
+    database,
+):
+    query_id = str(uuid.uuid4())
+    options = {"mode": "prepared"}
+    Query(database, TABLE, query=query_id, generation=0, **options)
+    spec = spec_of(database, ["write", "confirm", "commit"], query_id, options=options)
+    with start(spec, "postgres.mark_complete.marked=freeze") as process:
+        written = json.loads(process.stdout.readline())[1]
+        until(lambda: is_frozen(process), 20, "the driver is frozen")
+        later = Query(database, None, query=query_id, generation=2, lock_timeout_s=30, **options)
+        began = time.monotonic()
+        assert len(later.commit(0, written).retired) == 2
+        later.commit(1, later.prepare(1, rows(4)))
+        assert time.monotonic() - began < 20
+        process.send_signal(signal.SIGCONT)
+        said(process)
+    # Its connection is gone; it would be asked again, and then find the marker.
+    assert process.returncode != 0
+    assert later.ids() == [1, 2, 3, 4]
+
+
+def test_a_frozen_driver_of_a_sink_that_was_renamed_since_keeps_nothing_locked(database):
+    query_id = str(uuid.uuid4())
+    Query(database, KEYED, query=query_id, generation=0, key="id")
+    options = {"key": "id"}
+    with start(
+        spec_of(database, ["write", "confirm"], query_id, options=options),
+        "postgres.confirm.merged=freeze",
+    ) as process:
+        until(lambda: is_frozen(process), 20, "the driver is frozen")
+        later = Query(database, None, query=query_id, name="renamed", generation=2, **options)
+        until(lambda: later.sweep() == 0 and not staging_tables(database), 20, "swept")
+        later.commit(0, later.prepare(0, rows(1, v="newer")))
+        process.send_signal(signal.SIGCONT)
+        said(process)
+    assert later.all() == [(1, "newer")]
+
+
+@pytest.mark.parametrize("name", ["out", "renamed since"])
+def test_a_frozen_task_of_a_prepared_batch_keeps_no_row_locked(database, name):
     query_id = str(uuid.uuid4())
     options = {"mode": "prepared", "key": "id"}
-    Query(database, KEYED, query=query_id, generation=0, **options)
+    first = Query(database, KEYED, query=query_id, generation=0, **options)
+    first.commit(0, first.prepare(0, rows(8)))
+    first.execute("DELETE FROM t")
     with start(
-        spec_of(database, ["write"], query_id, options=options), "postgres.task.applied=freeze"
+        spec_of(database, ["write"], query_id, options=options, batch=1),
+        "postgres.task.applied=freeze",
     ) as process:
         until(lambda: is_frozen(process), 20, "the task is frozen")
-        later = Query(database, None, query=query_id, generation=2, **options)
+        later = Query(database, None, query=query_id, name=name, generation=2, **options)
         later.sweep()
-        later.commit(0, later.prepare(0, rows(1, v="newer")))
+        later.commit(1, later.prepare(1, rows(1, v="newer")))
         process.send_signal(signal.SIGCONT)
         said(process)
     assert process.returncode != 0

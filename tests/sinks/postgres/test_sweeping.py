@@ -6,10 +6,18 @@ import uuid
 import psycopg
 import pytest
 
-from onceforall.errors import SinkUnavailableError
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sinks.postgres import names, stale_connections
 from onceforall.sinks.postgres.names import staging_table
-from support.postgres_sink import TABLE, Query, make_role, prepared, rows, staging_tables
+from support.postgres_sink import (
+    KEYED,
+    TABLE,
+    Query,
+    make_role,
+    prepared,
+    rows,
+    staging_tables,
+)
 from support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -73,6 +81,57 @@ def test_another_querys_another_prefixs_and_another_roles_things_are_left_alone(
     query.execute("DROP TABLE onceforall.stg_report")
     query.execute(f"DROP TABLE onceforall.{look_alike}")
     assert prepared(database) == []
+
+
+def test_what_another_role_has_prepared_and_left_is_named_with_how_to_roll_it_back(
+    database, caplog
+):
+    """The role of a query was changed behind a crash."""
+    query = Query(database, KEYED, mode="prepared", key="id")
+    left = query.write(0, rows(1))["name"]
+    owner = query.execute("SELECT current_user")[0][0]
+    _, url = make_role(
+        database,
+        "GRANT ALL ON t TO {role}",
+        "GRANT ALL ON SCHEMA onceforall TO {role}",
+        "GRANT ALL ON onceforall.markers TO {role}",
+    )
+    later = query.successor(url=url, lock_timeout_s=1)
+    with caplog.at_level("WARNING", "onceforall"):
+        assert later.sweep() == 0
+    (warned,) = [each.getMessage() for each in caplog.records if left in each.getMessage()]
+    remedy = f"SET ROLE \"{owner}\"; ROLLBACK PREPARED '{left}'"
+    assert f"only the role {owner} that prepared it" in warned
+    assert remedy in warned
+    with pytest.raises(AttemptFailedError) as raised:
+        later.write(0, rows(1, v="newer"))
+    assert f"{left} may have it" in str(raised.value)
+    assert remedy in str(raised.value)
+    query.execute(f"ROLLBACK PREPARED '{left}'")
+    later.commit(0, later.prepare(0, rows(1, v="newer")))
+    assert query.all() == [(1, "newer")]
+    caplog.clear()
+    with caplog.at_level("WARNING", "onceforall"):
+        later.sweep()
+    assert caplog.records == []
+
+
+def test_what_another_sink_of_the_run_has_prepared_as_another_role_is_not_to_be_rolled_back(
+    database,
+):
+    query = Query(database, KEYED, mode="prepared", key="id")
+    first = query.write(0, rows(1))["name"]
+    _, url = make_role(
+        database,
+        "GRANT ALL ON t TO {role}",
+        "GRANT ALL ON SCHEMA onceforall TO {role}",
+        "GRANT ALL ON onceforall.markers TO {role}",
+    )
+    other = Query(url, None, query=query.id, name="b", mode="prepared", key="id", lock_timeout_s=1)
+    with pytest.raises(AttemptFailedError) as raised:
+        other.write(0, rows(1))
+    assert "ROLLBACK PREPARED" not in str(raised.value)
+    query.execute(f"ROLLBACK PREPARED '{first}'")
 
 
 def test_what_a_decision_names_is_spared_and_so_is_ones_own_generation(database):

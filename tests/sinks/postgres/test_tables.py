@@ -35,6 +35,13 @@ def connection(shared):
         opened.rollback()
 
 
+def test_a_composite_type_that_is_called_citext_is_no_text(connection):
+    connection.execute("CREATE SCHEMA ev; CREATE TYPE ev.citext AS (a text, b text)")
+    connection.execute("CREATE DOMAIN ev.alias AS ev.citext")
+    connection.execute("CREATE TABLE ev.t (a ev.citext, b ev.alias)")
+    assert [column.type.kind for column in describe(connection, "ev.t").columns] == ["other"] * 2
+
+
 def test_a_table_is_described_with_types_defaults_and_indexes(connection):
     connection.execute("CREATE SCHEMA ads")
     connection.execute("CREATE TYPE ads.mood AS ENUM ('sad', 'glad')")

@@ -89,6 +89,17 @@ def advance(connection: Connection, owner: Owner, marker: Marker, name: str = CO
     return moved.rowcount == 1
 
 
+def sinks(connection: Connection, schema: str, query_id: str) -> set[str]:
+    """Return the codes of all sinks of a query that have a marker, whatever they are called now."""
+    found = connection.execute(
+        sql.SQL(
+            "SELECT DISTINCT sink::pg_catalog.text FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s"
+        ).format(sql.Identifier(schema, TABLE)),
+        [query_id],
+    )
+    return {str(code) for (code,) in found.fetchall()}
+
+
 def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker | None:
     """Return a marker; None when there is none."""
     row = connection.execute(

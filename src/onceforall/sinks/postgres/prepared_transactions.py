@@ -31,6 +31,27 @@ def own_gids(connection: Connection) -> list[str]:
     return [str(gid) for (gid,) in connection.execute(query).fetchall()]
 
 
+def others_gids(connection: Connection) -> list[tuple[str, str]]:
+    """Return id and role of the prepared transactions of other roles in our database."""
+    query = (
+        "SELECT gid, owner FROM pg_catalog.pg_prepared_xacts WHERE owner OPERATOR(pg_catalog.<>) "
+        "current_user "
+        "AND database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
+    )
+    return [(str(gid), str(role)) for gid, role in connection.execute(query).fetchall()]
+
+
+def how_to_roll_back(gid: str, role: str) -> str:
+    """Return what a person does about an undecided transaction that another role has prepared."""
+    statement = sql.SQL("SET ROLE {}; ROLLBACK PREPARED {}").format(
+        sql.Identifier(role), sql.Literal(gid)
+    )
+    return (
+        "Start the query once as that role, or stop it and let that role, or a superuser, say: "
+        f"{statement.as_string(None)}"
+    )
+
+
 def roll_back_prepared(connection: Connection, gid: str) -> bool:
     """Roll a prepared transaction back; False when there is none by that name."""
     return finish(connection, "ROLLBACK", gid)

@@ -113,4 +113,6 @@ def _made(rows: dict[int, tuple[Any, ...]], oid: int, modifier: int, name: str) 
     if sort == "e":
         return PgType(oid, name, "enum", modifier, labels=tuple(labels))
     is_known = schema == "pg_catalog" and own_name in KNOWN
-    return PgType(oid, name, own_name if is_known or own_name == "citext" else "other", modifier)
+    # A composite type of that name is none; to make a base type, one must be a superuser.
+    is_citext = own_name == "citext" and sort == "b"
+    return PgType(oid, name, own_name if is_known or is_citext else "other", modifier)

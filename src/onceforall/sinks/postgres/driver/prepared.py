@@ -15,7 +15,7 @@ from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers, replication
-from onceforall.sinks.postgres.driver import marker_proofs, marker_table
+from onceforall.sinks.postgres.driver import marker_lock, marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import elsewhere, joined, refuse_old, told_elsewhere
 from onceforall.sinks.postgres.identity import database_of
@@ -106,16 +106,16 @@ def _mark_complete(connection: Connection, batch: Batch) -> None:
     Raises:
         SinkUnavailableError: it has no answer.
     """
+    doing, marker = batch.what("Committing"), Marker(batch.batch, batch.generation)
     try:
         connection.execute("BEGIN")
-        markers.advance(connection, batch.owner, Marker(batch.batch, batch.generation))
+        marker_lock.advance(connection, batch, marker, doing)
+        failpoints.hit("postgres.mark_complete.marked")
         is_replicated = replication.commits(connection, sql.SQL("COMMIT")) is not None
     except psycopg.Error as error:
-        raise unavailable(error, batch.what("Committing")) from error
+        raise unavailable(error, doing) from error
     if not is_replicated:
-        raise SinkUnavailableError(
-            f"{batch.what('Committing')} has no answer yet: {replication.CANCELLED}"
-        )
+        raise SinkUnavailableError(f"{doing} has no answer yet: {replication.CANCELLED}")
 
 
 def _commit_some(

@@ -55,9 +55,8 @@ from onceforall.sinks.postgres import (
     refusals,
     replication,
     staging,
-    stale_connections,
 )
-from onceforall.sinks.postgres.driver import marker_proofs, marker_table
+from onceforall.sinks.postgres.driver import marker_lock, marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import (
     changed_since,
@@ -89,8 +88,6 @@ from onceforall.sinks.postgres.statements import (
 _log = logs.logger("onceforall.sinks.postgres")
 
 _COMMIT = sql.SQL("COMMIT")
-_MARKER_WAITS = 5
-_MARKER_WAIT_S = 1.5
 _DROP_WAIT_S = 1.0
 _LEFT_WAIT_S = 0.01
 
@@ -173,26 +170,7 @@ class Merger:
         """Lock and move the marker row; end those that keep it locked in silence. False: it has
         this batch already.
         """
-        set_lock_timeout(connection, _MARKER_WAIT_S)
-        for turn in range(_MARKER_WAITS):
-            connection.execute("SAVEPOINT marker")
-            try:
-                moved = markers.advance(connection, batch.owner, batch.marker)
-            except psycopg.errors.LockNotAvailable:
-                if turn == _MARKER_WAITS - 1:
-                    raise
-                connection.execute("ROLLBACK TO SAVEPOINT marker")
-                ended = stale_connections.end_silent_merges(
-                    connection, batch.whose, batch.generation
-                )
-                _log.info(
-                    "%s: ended %d connections that kept the marker locked",
-                    batch.what("Merging"),
-                    ended,
-                )
-            else:
-                connection.execute("RELEASE SAVEPOINT marker")
-                break
+        moved = marker_lock.advance(connection, batch, batch.marker, batch.what("Merging"))
         set_lock_timeout(connection, self._lock_timeout_s)
         failpoints.hit("postgres.merge.marked")
         return moved

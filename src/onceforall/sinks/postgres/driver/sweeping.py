@@ -3,7 +3,8 @@
 Staging tables and prepared transactions are ours only if all of this holds: they belong to our own
 role, in our own database; they lie in the sink's schema, under an identifier that fits the name in
 their comment (a prepared transaction: its id is such a name); and the name, read as a whole, is one
-that ``Sweep.covers_name`` covers. Nothing else is touched, or waited for.
+that ``Sweep.covers_name`` covers. Nothing else is touched, or waited for. A prepared transaction of
+such a name that another role has prepared is told of: the role of a query may have been changed.
 """
 
 from __future__ import annotations
@@ -12,13 +13,23 @@ from collections.abc import Sequence
 
 import psycopg
 
+from onceforall.common import logs
 from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol.names import sink_code
 from onceforall.sink import Sweep
-from onceforall.sinks.postgres import staging, stale_connections
-from onceforall.sinks.postgres.names import whose
-from onceforall.sinks.postgres.prepared_transactions import own_gids, roll_back_prepared
+from onceforall.sinks.postgres import markers, staging, stale_connections
+from onceforall.sinks.postgres.driver import marker_table
+from onceforall.sinks.postgres.names import parsed, whose_code
+from onceforall.sinks.postgres.prepared_transactions import (
+    how_to_roll_back,
+    others_gids,
+    own_gids,
+    roll_back_prepared,
+)
 from onceforall.sinks.postgres.statements import Connection, set_lock_timeout, transaction
+
+_log = logs.logger("onceforall.sinks.postgres")
 
 _WAIT_S = 1.5
 _ATTEMPTS = 3
@@ -31,21 +42,33 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
     Raises:
         psycopg.Error, SinkUnavailableError: not all could be looked at, or removed.
     """
-    owner = whose(sweep.query_id, sweep.sink)
-    stale_connections.end_silent_merges(connection, owner, sweep.generation - 1)
-    stale_connections.end_older_tasks(connection, owner, sweep.generation)
+    covered = [
+        (each.table, parsed(each.name).sink_code)
+        for each in staging.find(connection, schema)
+        if each.name and sweep.covers_name(each.name)
+    ]
+    # A sink that was renamed finds under its earlier name what a frozen run keeps locked.
+    codes = {sink_code(sweep.sink), *(code for _, code in covered)}
+    if marker_table.exists(connection, schema):
+        codes |= markers.sinks(connection, schema, sweep.query_id)
+    for owner in sorted(whose_code(sweep.query_id, code) for code in codes):
+        stale_connections.end_silent_merges(connection, owner, sweep.generation - 1)
+        stale_connections.end_older_tasks(connection, owner, sweep.generation)
     failpoints.hit("postgres.recover.ended")
     count = 0
     for gid in own_gids(connection):
         if sweep.covers_name(gid):
             count += roll_back_prepared(connection, gid)
             failpoints.hit("postgres.recover.rolled_back")
-    covered = [
-        each.table
-        for each in staging.find(connection, schema)
-        if each.name and sweep.covers_name(each.name)
-    ]
-    for table in covered:
+    for gid, role in others_gids(connection):
+        if sweep.covers_name(gid):
+            _log.warning(
+                "The prepared transaction %s was never decided, and only the role %s that prepared "
+                "it may roll it back; until then it keeps its rows locked. %s",
+                gid, role, how_to_roll_back(gid, role),
+            )  # fmt: skip
+    for table, code in covered:
+        owner = whose_code(sweep.query_id, code)
         _drop(connection, schema, table, owner, sweep.generation)
         failpoints.hit("postgres.recover.dropped")
     return count + len(covered)

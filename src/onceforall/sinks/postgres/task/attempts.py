@@ -14,7 +14,8 @@ from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.postgres import merging, refusals, staging
 from onceforall.sinks.postgres.merging import Target
-from onceforall.sinks.postgres.names import staging_table
+from onceforall.sinks.postgres.names import parse_gid, parsed, staging_table
+from onceforall.sinks.postgres.prepared_transactions import how_to_roll_back, others_gids
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, begin, close_quietly, refuses, words
 
@@ -89,13 +90,15 @@ def apply(transaction: StagedTransaction) -> None:
         merging.merge(connection, transaction.target, [staged], is_shuffled=True)
     except psycopg.errors.LockNotAvailable as error:
         target = transaction.target
+        connection.execute("ROLLBACK TO SAVEPOINT merge")
+        left = _left_by_other_roles(connection, transaction.name)
         raise AttemptFailedError(
             f"What the rows for {target.schema}.{target.table} need stayed locked for as long as "
-            f"lock_timeout_s says: {words(error)}. That is a row of the table, or a row or table "
-            "that its triggers and foreign keys need. Another program's transaction or DDL has it "
-            "(pg_locks and pg_stat_activity show whose); or, in mode='prepared', rows of two tasks "
-            "of the batch have the same value in a unique index that isn't the key's: then use "
-            "mode='staged'."
+            f"lock_timeout_s says: {words(error)}. {left}That is a row of the table, or a row or "
+            "table that its triggers and foreign keys need. Another program's transaction or DDL "
+            "has it (pg_locks and pg_stat_activity show whose, pg_prepared_xacts what has no "
+            "session); or, in mode='prepared', rows of two tasks of the batch have the same value "
+            "in a unique index that isn't the key's: then use mode='staged'."
         ) from error
     except psycopg.Error as error:
         if not refuses(error):
@@ -103,3 +106,17 @@ def apply(transaction: StagedTransaction) -> None:
         connection.execute("ROLLBACK TO SAVEPOINT merge")
         raise refusals.refused(connection, error, transaction.target, [staged]) from error
     staging.drop(connection, staged.schema, [staged.table])
+
+
+def _left_by_other_roles(connection: Connection, name: str) -> str:
+    """Return a sentence on what a run of this query has prepared as another role and left."""
+    own = parsed(name)
+    for gid, role in others_gids(connection):
+        found = parse_gid(gid, own.query_id)
+        # Of the run's own generation they are another sink's, and may yet be decided.
+        if found is not None and found.generation < own.generation:
+            return (
+                f"The prepared transaction {gid} may have it, which a run of this query has left "
+                f"as the role {role}. {how_to_roll_back(gid, role)}. Or: "
+            )
+    return ""
