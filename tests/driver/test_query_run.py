@@ -13,7 +13,7 @@ from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
 from onceforall.driver.transaction import BatchTransaction
-from onceforall.errors import UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, FencedError, UnsupportedQueryError
 from onceforall.protocol.sweeping import Sweep
 from onceforall.spark.classic import ClassicRun
 
@@ -136,3 +136,24 @@ def test_a_frame_that_spark_cannot_resolve_poisons_the_batch_though_the_function
         transaction.write("out", frame)
     assert isinstance(transaction.failure, LookupError)
     assert transaction.writes == []
+
+
+@pytest.mark.parametrize(
+    ("committed", "error", "words"),
+    [
+        ([0, 1, 2, 3], FencedError, "asks for batch 2, but its own commit log has batch 3 by now"),
+        ([0, 1], CheckpointMismatchError, "offsets/2 can't be read"),
+        ([], CheckpointMismatchError, "offsets/2 can't be read"),
+    ],
+)
+def test_a_plan_that_is_gone_is_another_runs_doing_where_that_has_gone_further(
+    tmp_path, committed, error, words
+):
+    """Spark deletes old plans: a run that was overtaken finds its own one gone."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "commits").mkdir()
+    for batch in committed:
+        (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
+    run = QueryRun(ClassicRun(None, "query", "run", execution=Execution(None)), tmp_path, {})
+    with pytest.raises(error, match=words):
+        run._plan(2)

@@ -45,6 +45,7 @@ from onceforall.errors import (
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.history import Decided
+from onceforall.protocol.judgement import judge_overtaken
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
@@ -432,7 +433,7 @@ class QueryRun:
             jobs=self._spark_run.jobs(batch),
         )
         started = writer.clock()
-        plan = spark_checkpoint.plan_of(self._checkpoint, batch_id)
+        plan = self._plan(batch_id)
         before = self._plan_before(batch_id)
         self._planned = (batch_id, plan)
         try:
@@ -448,6 +449,17 @@ class QueryRun:
             self._tell_progress(batch_id, writer, (writer.clock() - started) * 1000)
         finally:
             writer.close()
+
+    def _plan(self, batch_id: int) -> tuple[str, ...]:
+        try:
+            return spark_checkpoint.plan_of(self._checkpoint, batch_id)
+        except CheckpointMismatchError as error:
+            # A run that went further deletes plans that it needs no more, this one's among them.
+            committed = spark_checkpoint.last_committed(self._checkpoint)
+            overtaken = judge_overtaken(batch_id, committed)
+            if overtaken is None:
+                raise
+            raise overtaken.error(overtaken.message) from error
 
     def _plan_before(self, batch_id: int) -> tuple[str, ...]:
         """Return the plan of the batch before, at whose end a batch's input begins, and which this

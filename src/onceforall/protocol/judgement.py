@@ -49,6 +49,23 @@ REMEDY = (
 )
 
 
+def judge_overtaken(batch: int, spark_committed: int) -> Refusal | None:
+    """Refuse a batch that another run has completed meanwhile.
+
+    Args:
+        batch: that Spark asks for.
+        spark_committed: the last batch in Spark's commit log; -1 when there is none.
+    """
+    if batch > spark_committed:
+        return None
+    return Refusal(
+        FencedError,
+        f"Spark asks for batch {batch}, but its own commit log has batch {spark_committed} by now: "
+        "another run of this query was alive when this one started, and it went further. Let that "
+        "run go on. If none is alive any more, start this one again.",
+    )
+
+
 def judge(request: BatchRequested, history: History, spark_committed: int) -> Verdict | Refusal:
     """Decide what happens to a requested batch.
 
@@ -65,14 +82,9 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
         only when the decision was made for these very offsets.
     """
     decided = history.decided
-    if request.batch <= spark_committed:
-        return Refusal(
-            FencedError,
-            f"Spark asks for batch {request.batch}, but its own commit log has batch "
-            f"{spark_committed} by now: another run of this query was "
-            "alive when this one started, and it went further. Let that run go on. If none is "
-            "alive any more, start this one again.",
-        )
+    overtaken = judge_overtaken(request.batch, spark_committed)
+    if overtaken is not None:
+        return overtaken
     if decided is None or request.batch == decided.commit.batch + 1:
         elsewhere = None if decided is None else _judge_begin(request, decided.commit)
         return elsewhere or Verdict.WRITE
