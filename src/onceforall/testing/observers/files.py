@@ -142,7 +142,7 @@ class FileObserver:
         ]
 
     def _left_in_a_bucket(self, source: S3Source) -> list[str]:
-        bucket = source.tree.bucket
+        bucket = source.tree.store
         try:
             uploads = bucket.uploads_below(self._root)
             stray = self._stray(bucket.keys_below(self._root))

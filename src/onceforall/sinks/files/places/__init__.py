@@ -10,7 +10,7 @@ What a step is made of depends on the place, and is behind three small interface
 
 Ids of folders and manifests are small files with names of their own: ``Files`` reads them and
 creates them, each at once and never over another. ``tree.Tree`` is that of a local folder,
-``places.s3.tree.S3Tree`` that of a bucket, ``places.hdfs.tree.HdfsTree`` that of HDFS.
+``places.objects.tree.ObjectTree`` that of a bucket, ``places.hdfs.tree.HdfsTree`` that of HDFS.
 """
 
 from __future__ import annotations

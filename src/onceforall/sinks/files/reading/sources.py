@@ -73,11 +73,11 @@ class S3Source:
 
     def __init__(self, target: S3Target) -> None:
         """Nothing is looked at yet."""
-        from onceforall.sinks.files.places.s3.tree import S3Tree
+        from onceforall.sinks.files.places.objects.tree import ObjectTree
 
         self.root = target.root
-        self.tree = S3Tree(target.bucket())
-        self._settings = self.tree.bucket.settings
+        self.tree = ObjectTree(target.bucket())
+        self._settings = self.tree.store.settings
         self._files: Any = None
 
     def in_arrow(self, file: DataFile) -> tuple[str, Any]:
