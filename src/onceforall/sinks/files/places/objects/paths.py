@@ -46,3 +46,17 @@ class ObjectPath:
             at = at.parent
             found.append(at)
         return found
+
+
+def unlisted(text: str) -> str | None:
+    """Return the first character that XML 1.0 can't have (https://www.w3.org/TR/xml/#charsets):
+    one such key, and no answer that lists it can be read.
+    """
+    return next(
+        (
+            f"U+{ord(each):04X}"
+            for each in text
+            if each in "\ufffe\uffff" or (each < " " and each not in "\t\n\r")
+        ),
+        None,
+    )

@@ -41,7 +41,7 @@ from urllib.parse import urlsplit
 from onceforall.common.arguments import location_shown, shown
 from onceforall.errors import OptionError
 from onceforall.sinks.files.paths import LONGEST_KEY
-from onceforall.sinks.files.places.objects.paths import ObjectPath
+from onceforall.sinks.files.places.objects.paths import ObjectPath, unlisted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def s3_root(location: str) -> ObjectPath:
         or "\\" in parts.path
         # The parser of URLs would leave some of them out.
         or any(not each.isprintable() for each in location)
-        or _unlisted(location)
+        or unlisted(location)
     ):
         raise OptionError(
             f"path={location_shown(location)!r} must name a bucket and a folder in it, such as "
@@ -94,20 +94,6 @@ def s3_root(location: str) -> ObjectPath:
             f"{LONGEST_KEY} at the most; give a folder of up to {_LONGEST_PREFIX}."
         )
     return ObjectPath(f"{parts.scheme.lower()}://{parts.netloc}", "/".join(names))
-
-
-def _unlisted(text: str) -> str | None:
-    """Return the first character that XML 1.0 can't have (https://www.w3.org/TR/xml/#charsets):
-    one such key, and no answer that lists it can be read.
-    """
-    return next(
-        (
-            f"U+{ord(each):04X}"
-            for each in text
-            if each in "\ufffe\uffff" or (each < " " and each not in "\t\n\r")
-        ),
-        None,
-    )
 
 
 def checked_storage(storage: object) -> dict[str, str]:
@@ -191,7 +177,12 @@ class S3Target:
 
     def unfit(self, folder: str) -> str | None:
         """Return the characters that S3 can't list, for its answers are XML 1.0."""
-        return _unlisted(folder)
+        character = unlisted(folder)
+        return None if character is None else f"the character {character}, which S3 can't list"
+
+    def spelled(self, folder: str) -> str:
+        """Any name is possible."""
+        return folder
 
     @property
     def longest_path(self) -> int:
