@@ -36,7 +36,8 @@ def place(azurite, container):
 def proxy(azurite, monkeypatch):
     from onceforall.sinks.files.places.azure import container
 
-    monkeypatch.setattr(container, "_PAUSE_S", 0)
+    for pause in ("_PAUSE_S", "_BASE_S"):
+        monkeypatch.setattr(container, pause, 0)
     monkeypatch.setattr(container, "_clients", {})
     with HttpProxy(azurite.port) as running:
         yield running

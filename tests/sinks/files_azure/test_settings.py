@@ -9,6 +9,7 @@ import pytest
 
 from onceforall import FileSink, read_files
 from onceforall.errors import MissingExtraError, OptionError
+from onceforall.sinks.files.paths import partition_of
 from onceforall.sinks.files.places.azure import azure_target, is_azure
 from onceforall.sinks.files.places.azure.container import AzureError, _block
 from onceforall.sinks.files.places.objects.paths import ObjectPath
@@ -155,6 +156,22 @@ def test_an_error_says_what_to_do_and_whether_asking_again_can_help(code, refuse
     assert error.refused == refused
     assert str(error).startswith(f"cannot read az://lake/k (the answer was {code}). ")
     assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("folder", "written"),
+    [
+        ("", ""),
+        ("p=a", "p=a"),
+        ("p=Inc./q=1", "p=Inc%2E/q=1"),
+        ("p=..", "p=.%2E"),
+        ("p=.a", "p=.a"),
+    ],
+)
+def test_a_dot_at_the_end_of_a_folders_name_is_escaped_and_read_back(folder, written):
+    """The service takes it away."""
+    assert azure_target(LONG, None).spelled(folder) == written
+    assert partition_of(written) == partition_of(folder)
 
 
 def test_the_ids_of_blocks_have_one_length():

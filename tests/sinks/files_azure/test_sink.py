@@ -209,6 +209,15 @@ def test_a_sweep_discards_the_blocks_that_it_covers_and_nobody_elses(place):
     assert len(sink.commit(permit(), [kept]).completed) == 1
 
 
+def test_blocks_of_another_upload_to_the_same_name_are_neither_counted_nor_discarded(place):
+    container = place.checked()._given.container()
+    path = container.root / "part-x"
+    container.send_part(path, "1" * 32, 1, b"theirs")
+    assert container.parts(path, "0" * 32) is None
+    container.abort(path, "0" * 32)
+    assert container.parts(path, "1" * 32) == [("1-6", 6)]
+
+
 def test_abort_and_discard_leave_nothing_and_may_come_again(place):
     sink = place.checked(partition_by=["p"])
     committable = prepared(sink, numbers(2, p=["a", "b"]))

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceforall.errors import MissingExtraError
-from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.places.azure import SECRET, credential_of_environment
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 from onceforall.sinks.files.places.objects.records import MARK
@@ -32,7 +31,9 @@ _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 60
 _RETRIES = 4
 _PAUSE_S = 0.5
-"""Before the first repetition; the later ones wait for 2, 4 and 8 seconds more."""
+_BASE_S = 2
+"""Before the first repetition the client waits for ``_PAUSE_S``, and then for 2, 4 and 8 seconds
+more."""
 _CLIENTS_KEPT = 8
 _GIVEN_UP = "given up"
 _BLOCK = re.compile(r"([0-9a-f]{32})-([0-9]{5})")
@@ -52,7 +53,7 @@ _REMEDIES: Remedies = (
     (
         frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "AzureSigningError"}),
         (
-            "Azure doesn't accept the key or the SAS token, or the token has expired. Give the right "
+            "Azure doesn't accept the key or the SAS token, or this has expired. Give the right "
             "account_key, or a new sas_token"
         ),
         True,
@@ -73,8 +74,8 @@ _REMEDIES: Remedies = (
             }
         ),
         (
-            "The key, the token or the network's address may not do that (a wrong key is answered so, "
-            f"too, by some stores). {_ROLE}"
+            "The key, the token or the network's address may not do that (some stores answer so to "
+            f"a wrong key, too). {_ROLE}"
         ),
         True,
     ),
@@ -89,8 +90,8 @@ _REMEDIES: Remedies = (
         ),
         (
             "No credential was found, or it isn't accepted. Give one in Spark's settings "
-            "(fs.azure.account.key.<account>.dfs.core.windows.net), by storage=, or for azure-identity "
-            "in the environment of driver and executors"
+            "(fs.azure.account.key.<account>.dfs.core.windows.net), by storage=, or in the "
+            "environment of driver and executors, for azure-identity"
         ),
         True,
     ),
@@ -326,7 +327,6 @@ class Container:
                 self._explained("give up the upload to", path, missing=_STANDS),
             ):
                 self._commit(path, _GIVEN_UP, [])
-                failpoints.hit("file.abort.given_up")
         self._delete_placeholder(path)
 
     def _delete_placeholder(self, path: ObjectPath) -> None:
@@ -435,7 +435,10 @@ def _new_client(settings: Mapping[str, str]) -> Any:
         credential=_credential(settings),
         transport=RequestsTransport(session=session, session_owner=False),
         retry_policy=retries(
-            initial_backoff=_PAUSE_S, retry_total=_RETRIES, random_jitter_range=_PAUSE_S
+            initial_backoff=_PAUSE_S,
+            increment_base=_BASE_S,
+            retry_total=_RETRIES,
+            random_jitter_range=_PAUSE_S,
         ),
         connection_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
