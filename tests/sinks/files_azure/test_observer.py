@@ -1,0 +1,81 @@
+"""What an observer sees of a folder in a container, committed rows and what lies beside them; and what
+the commands mend there."""
+
+import pyarrow as pa
+import pytest
+
+from onceforall.cli import main
+from onceforall.errors import CorruptEntryError, SinkUnavailableError
+from onceforall.protocol.names import sink_code
+from onceforall.sink import CommitPermit, Sweep, TaskAttempt
+from onceforall.sinks.files.manifests.chain import Manifests
+from onceforall.sinks.files.manifests.content import Manifest, encode
+from onceforall.sinks.files.places.azure import azure_target
+from onceforall.sinks.files.places.objects.tree import ObjectTree
+from onceforall.sinks.files.reading.mending import mend_files
+from onceforall.testing.observers import FileObserver
+from sinks.files.building import QUERY
+
+pytestmark = [pytest.mark.azure, pytest.mark.long]
+CODE = sink_code("out")
+
+
+def prepare(sink, numbers, batch, slot=0, generation=0):
+    transaction = sink.begin_transaction(TaskAttempt(QUERY, "out", generation, batch, 0, 0, slot))
+    columns = {"value": [str(n) for n in numbers], "key": ["0" for _ in numbers]}
+    sink.invoke(transaction, pa.RecordBatch.from_pydict(columns))
+    return sink.pre_commit(transaction)
+
+
+def test_committed_files_are_seen_and_what_lies_beside_them_is_left_over(place):
+    observer = FileObserver(place.url, storage=place.storage)
+    assert len(observer.rows()) == 0
+    assert observer.leftovers() == []
+    sink = place.checked(format="json", partition_by=["key"])
+    decided = prepare(sink, range(10), 0)
+    sink.commit(CommitPermit(0, 1, 0), sink.confirm([decided]))
+    assert sorted(observer.rows().ids.tolist()) == list(range(10))
+    assert observer.attempts() == {0: frozenset({decided["name"]})}
+    assert observer.leftovers() == []
+    undecided = prepare(sink, range(10, 20), 1, slot=1)
+    record, upload = sorted(observer.leftovers())
+    assert record == f"object _onceforall/uploads/{undecided['name']}/0"
+    assert upload.startswith("upload to key=0/part-")
+    assert len(observer.rows()) == 10
+    sink.recover(Sweep(QUERY, "out", 1))
+    assert observer.leftovers() == []
+    with place.client() as client:
+        client.upload_blob(f"{place.key}/key=0/part-x.json", b"{}")
+        assert observer.leftovers() == ["object key=0/part-x.json"]
+        (data,) = [key for key in place.data() if not key.endswith("x.json")]
+        client.delete_blob(f"{place.key}/{data}")
+    with pytest.raises(SinkUnavailableError, match="missing or damaged"):
+        FileObserver(place.url, storage=place.storage).rows()
+
+
+def test_a_broken_chain_of_manifests_is_found_and_mended(place, capsys, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", place.storage["account_key"])
+    settings = [f"--set=endpoint={place.storage['endpoint']}"]
+    sink = place.checked(format="json")
+    for batch in range(3):
+        sink.commit(CommitPermit(0, 1, batch), sink.confirm([prepare(sink, [batch], batch)]))
+    chain = Manifests(ObjectTree(azure_target(place.url, place.storage).container()), QUERY, CODE)
+    found = chain.read_link(2)
+    skipping = encode(Manifest(0, found.batches), QUERY, CODE)
+    chain.tree.store.put(chain.path_of(2), skipping)
+    with pytest.raises(CorruptEntryError, match="onceforall files"):
+        place.files()
+    assert main(["files", "check", place.url, *settings]) == 1
+    assert "2.json: it says that it comes after batch 0" in capsys.readouterr().out
+    assert main(["files", "mend", place.url, *settings]) == 0
+    assert [batch.files.batch for batch in place.files().batches] == [0, 1, 2]
+    (kept,) = [key for key in place.keys("") if "before-mending" in key]
+    assert chain.tree.read(chain.tree.root / kept) == skipping
+    assert not [key for key in place.keys("") if ".mended" in key]
+    assert main(["files", "check", place.url, *settings]) == 0
+    # The last one was deleted; its second name is there.
+    chain.tree.unlink(chain.path_of(2))
+    assert [finding.mended for finding in mend_files(place.url, storage=place.storage)] == [
+        "is put back"
+    ]
+    assert [batch.files.batch for batch in place.files().batches] == [0, 1, 2]
