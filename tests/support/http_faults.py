@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server, with which a test loses requests and answers, repeats
+"""An HTTP proxy in front of a server of S3 or Azure, with which a test loses requests and answers, repeats
 requests, makes them late, and answers them itself.
 
 Clients are sent through it by their endpoint::
@@ -38,6 +38,14 @@ _CODES = {
     500: "InternalError",
     503: "SlowDown",
 }
+_AZURE_CODES = {
+    403: "AuthorizationPermissionMismatch",
+    404: "BlobNotFound",
+    409: "BlobAlreadyExists",
+    500: "InternalError",
+    503: "ServerBusy",
+}
+"""What Azure says, in a header."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,13 @@ class Request:
     def kind(self):
         """What it does: ``put``, ``create`` (only if there is none), ``replace`` (only if
         unchanged), ``copy``, ``get``, ``head``, ``list``, ``delete``, ``begin upload``, ``part``,
-        ``complete upload``, ``abort upload``, ``list parts``, or ``other``."""
+        ``complete upload``, ``abort upload``, ``list parts``, or ``other``. On Azure an upload is
+        aborted as it is completed."""
         query = parse_qs(urlsplit(self.target).query, keep_blank_values=True)
+        if "comp" in query:
+            of_azure = {("PUT", "block"): "part", ("PUT", "blocklist"): "complete upload"}
+            of_azure |= {("GET", "blocklist"): "list parts", ("GET", "list"): "list"}
+            return of_azure.get((self.method, query["comp"][0]), "other")
         if "uploadId" in query:
             of_upload = {"PUT": "part", "POST": "complete upload", "DELETE": "abort upload"}
             kind = of_upload.get(self.method, "list parts")
@@ -243,7 +256,8 @@ class HttpProxy:
         return self._plan("late", method, key, **which)
 
     def answer(self, status, method=None, key="", **which):
-        """Answer with 403, 404 (NoSuchUpload), 409, 500 or 503; the server doesn't get the request."""
+        """Answer with 403, 404 (NoSuchUpload, on Azure BlobNotFound), 409, 500 or 503; the server
+        doesn't get the request."""
         assert status in _CODES
         return self._plan("answer", method, key, value=status, **which)
 
@@ -307,7 +321,7 @@ class HttpProxy:
             ).start()
             return None
         if does == "answer":
-            return _own_answer(fault.value)
+            return _own_answer(fault.value, request)
         if does == "bare 404":
             return Answer(
                 404, "Not Found", (("Content-Type", "text/plain"),), b"404 page not found"
@@ -348,10 +362,13 @@ class HttpProxy:
         self._failure = self._failure or error
 
 
-def _own_answer(status):
+def _own_answer(status, request):
     code = _CODES[status]
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>by the test</Message></Error>'
-    return Answer(status, code, (("Content-Type", "application/xml"),), body.encode())
+    headers = (("Content-Type", "application/xml"),)
+    if any(name.lower() == "x-ms-version" for name, _ in request.headers):
+        headers, body = (("x-ms-error-code", _AZURE_CODES[status]),), ""
+    return Answer(status, code, headers, body.encode())
 
 
 class _Listener(http.server.ThreadingHTTPServer):

@@ -30,6 +30,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "postgres": ("psycopg",),
     "operators": ("protobuf",),
     "s3": ("boto3",),
+    "azure": ("azure-storage-blob", "azure-identity"),
     "stores": ("obstore",),
     "hdfs": ("hdfs-native",),
     "kinesis": ("boto3", "protobuf"),

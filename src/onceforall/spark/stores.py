@@ -29,7 +29,7 @@ from onceforall.spark.remote_path import AnyPath, RemotePath
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Stores", "s3a_settings"]
+__all__ = ["Stores", "abfs_settings", "s3a_settings"]
 
 logger = logs.logger("onceforall")
 
@@ -225,6 +225,33 @@ def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
     return _from_s3a(hadoop_settings(spark), bucket, _BOTO3)
 
 
+def abfs_settings(spark: SparkSession, host: str) -> dict[str, str]:
+    """Return the key of an account that a session's settings of ABFS have, by the name of
+    ``FileSink(storage=…)``.
+
+    Args:
+        spark: the session.
+        host: the account's, such as ``account.dfs.core.windows.net``.
+    """
+    configuration = hadoop_settings(spark)
+    for name in (f"fs.azure.account.key.{host}", "fs.azure.account.key"):
+        # As Hadoop does: also from a file of a credential provider (JCEKS).
+        value = configuration.getPassword(name)
+        if value:
+            return {"account_key": "".join(value)}
+    for name in (f"fs.azure.account.auth.type.{host}", "fs.azure.account.auth.type"):
+        kind = configuration.get(name)
+        if kind and kind != "SharedKey":
+            logger.warning(_AZURE, host, kind, name)
+            break
+    return {}
+
+
+_AZURE = (
+    "The files on %s are written by Azure's client for Python, which doesn't take credentials of "
+    "the kind %s (%s). It uses those of the environment or the machine. Give others by "
+    "FileSink(storage=…)."
+)
 _OBSTORE = (
     "The commit log in the bucket %s is written by obstore, which doesn't know the credentials "
     "provider %s of fs.s3a.aws.credentials.provider. It uses keys of the settings, else of the "

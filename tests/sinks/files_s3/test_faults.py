@@ -9,7 +9,7 @@ import pytest
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import Sweep
-from onceforall.sinks.files.places.s3 import staging
+from onceforall.sinks.files.places.objects import staging
 from sinks.files.building import QUERY, attempt, numbers, permit, prepared
 
 pytestmark = pytest.mark.s3

@@ -10,8 +10,8 @@ from onceforall.protocol.names import sink_code
 from onceforall.sink import CommitPermit, Sweep, TaskAttempt
 from onceforall.sinks.files.manifests.chain import Manifests
 from onceforall.sinks.files.manifests.content import Manifest, encode
+from onceforall.sinks.files.places.objects.tree import ObjectTree
 from onceforall.sinks.files.places.s3 import s3_root, s3_target
-from onceforall.sinks.files.places.s3.tree import S3Tree
 from onceforall.sinks.files.reading.mending import mend_files
 from onceforall.testing.observers import FileObserver
 from sinks.files.building import QUERY
@@ -60,10 +60,12 @@ def test_a_broken_chain_of_manifests_is_found_and_mended(place, capsys, monkeypa
     sink = place.checked(format="json")
     for batch in range(3):
         sink.commit(CommitPermit(0, 1, batch), sink.confirm([prepare(sink, [batch], batch)]))
-    chain = Manifests(S3Tree(s3_target(s3_root(place.url), place.storage).bucket()), QUERY, CODE)
+    chain = Manifests(
+        ObjectTree(s3_target(s3_root(place.url), place.storage).bucket()), QUERY, CODE
+    )
     found = chain.read_link(2)
     skipping = encode(Manifest(0, found.batches), QUERY, CODE)
-    chain.tree.bucket.put(chain.path_of(2), skipping)
+    chain.tree.store.put(chain.path_of(2), skipping)
     with pytest.raises(CorruptEntryError, match="onceforall files"):
         place.files()
     assert main(["files", "check", place.url, *settings]) == 1

@@ -19,7 +19,8 @@ from onceforall.errors import (
 )
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files.driver import manifest_writing
-from onceforall.sinks.files.places.s3 import staging
+from onceforall.sinks.files.places.objects import staging
+from onceforall.sinks.files.places.s3.bucket import Bucket
 from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepared
 from sinks.files_s3.place import Prefix, prefix_on
 
@@ -185,14 +186,14 @@ def test_a_late_task_whose_record_was_swept_sends_nothing(place, monkeypatch):
     sink = place.checked()
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, numbers(2))
-    begin = staging.Bucket.begin_upload
+    begin = Bucket.begin_upload
 
     def begin_late(bucket, path, metadata):
         # The sweep comes between the record and the upload.
         assert place.sink().recover(Sweep(QUERY, "out", 1)) == 1
         return begin(bucket, path, metadata)
 
-    monkeypatch.setattr(staging.Bucket, "begin_upload", begin_late)
+    monkeypatch.setattr(Bucket, "begin_upload", begin_late)
     with pytest.raises(AttemptFailedError, match="swept"):
         sink.pre_commit(transaction)
     sink.discard(transaction)
@@ -203,8 +204,8 @@ def test_a_sweep_that_was_killed_behind_its_word_stops_the_late_task_too(place, 
     sink = place.checked()
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, numbers(2))
-    begin = staging.Bucket.begin_upload
-    list_uploads = staging.Bucket.uploads
+    begin = Bucket.begin_upload
+    list_uploads = Bucket.uploads
 
     def no_answer(bucket, path):
         found = list_uploads(bucket, path)
@@ -212,11 +213,11 @@ def test_a_sweep_that_was_killed_behind_its_word_stops_the_late_task_too(place, 
 
     def begin_late(bucket, path, metadata):
         with monkeypatch.context() as here, pytest.raises(SinkUnavailableError):  # noqa: PT012
-            here.setattr(staging.Bucket, "uploads", no_answer)
+            here.setattr(Bucket, "uploads", no_answer)
             place.sink().recover(Sweep(QUERY, "out", 1))
         return begin(bucket, path, metadata)
 
-    monkeypatch.setattr(staging.Bucket, "begin_upload", begin_late)
+    monkeypatch.setattr(Bucket, "begin_upload", begin_late)
     with pytest.raises(AttemptFailedError, match="swept"):
         sink.pre_commit(transaction)
     assert place.uploads() == []

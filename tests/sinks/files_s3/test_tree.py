@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from onceforall.sinks.files.folders import PlaceError
-from onceforall.sinks.files.places.s3 import staging
+from onceforall.sinks.files.places.objects import staging
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+from onceforall.sinks.files.places.objects.tree import ObjectTree
 from onceforall.sinks.files.places.s3.bucket import S3Error
-from onceforall.sinks.files.places.s3.paths import S3Path
-from onceforall.sinks.files.places.s3.tree import S3Tree
 
 pytestmark = pytest.mark.s3
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.s3
 @pytest.fixture
 def tree(place, proxy, monkeypatch):
     """A prefix by way of the proxy, without pauses."""
-    monkeypatch.setattr("onceforall.sinks.files.places.s3.tree._PAUSES_S", (0, 0, 0))
-    return S3Tree(place.through(proxy.endpoint).sink()._plan.target.bucket())
+    monkeypatch.setattr("onceforall.sinks.files.places.objects.tree._PAUSES_S", (0, 0, 0))
+    return ObjectTree(place.through(proxy.endpoint).sink()._plan.target.bucket())
 
 
 def test_an_object_is_created_once(tree):
@@ -75,7 +75,7 @@ def test_a_second_name_is_never_put_over_another_object(tree):
     ],
 )
 def test_an_error_says_what_to_do_and_whether_asking_again_can_help(code, refused, words):
-    error = S3Error("read", S3Path("s3a://b", "k"), code)
+    error = S3Error("read", ObjectPath("s3a://b", "k"), code)
     assert error.refused == refused
     assert str(error).startswith(f"cannot read s3a://b/k (the answer was {code}). ")
     assert words in str(error)
@@ -97,7 +97,7 @@ def test_parts_grow_so_that_the_largest_file_fits(monkeypatch):
     monkeypatch.setattr(staging, "PART_BYTES", 8)
     monkeypatch.setattr(staging, "_LARGEST_PART", 1 << 10)
     parts = Parts()
-    upload = staging._Upload(parts, S3Path("s3a://b", "k"), "id")
+    upload = staging._Upload(parts, ObjectPath("s3a://b", "k"), "id")
     for _ in range(1000):
         assert upload.write(b"x" * 100) == 100
     assert upload.tell() == 100_000
@@ -109,7 +109,7 @@ def test_parts_grow_so_that_the_largest_file_fits(monkeypatch):
 
 def test_a_file_without_content_has_one_part():
     parts = Parts()
-    upload = staging._Upload(parts, S3Path("s3a://b", "k"), "id")
+    upload = staging._Upload(parts, ObjectPath("s3a://b", "k"), "id")
     assert upload.end() == 0
     assert parts.sizes == [0]
     assert upload.etags == ["etag-1"]

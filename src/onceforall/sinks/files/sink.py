@@ -42,6 +42,7 @@ from onceforall.sinks.files.folders import asking_again, at_start
 from onceforall.sinks.files.layout import layout_of
 from onceforall.sinks.files.local_times import is_known, unknown
 from onceforall.sinks.files.paths import local_folder
+from onceforall.sinks.files.places.azure import AzureTarget, azure_target, is_azure
 from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.local import LocalTarget
 from onceforall.sinks.files.places.s3 import S3Target, checked_storage, is_s3, s3_root, s3_target
@@ -88,8 +89,9 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
 
         Args:
             path: the folder, local or mounted, the same for driver and executors: a path or a
-                ``file:`` URL; a prefix in a bucket: an ``s3:`` or ``s3a:`` URL; or a folder of
-                HDFS: an ``hdfs:`` or ``viewfs:`` URL with the NameNode or nameservice.
+                ``file:`` URL; a prefix in a bucket: an ``s3:`` or ``s3a:`` URL; a folder in a
+                container of Azure: an ``abfss:``, ``abfs:`` or ``az:`` URL; or a folder of HDFS: an
+                ``hdfs:`` or ``viewfs:`` URL with the NameNode or nameservice.
             format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
             partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and
                 not into the files.
@@ -111,7 +113,10 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
             storage: how to reach the bucket: ``endpoint``, ``region``, ``access_key_id``,
                 ``secret_access_key``, ``session_token``, ``virtual_hosted_style_request``. What is
                 not given comes from Spark's settings ``fs.s3a.*``, and keys that are not there
-                either from boto3's own chain, in each process. Keys are never shown or pickled.
+                either from boto3's own chain, in each process. On Azure: ``account_name``,
+                ``endpoint``, and ``account_key`` or ``sas_token``; else a key of Spark's settings
+                ``fs.azure.account.key.*``, else azure-identity's chain. Secrets are never shown or
+                pickled.
 
         Raises:
             OptionError: naming the argument, the reason and what to use instead.
@@ -196,11 +201,11 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
 
     @property
     def task_imports(self) -> Mapping[str, str]:
-        """boto3 on S3, hdfs-native on HDFS."""
+        """boto3 on S3, Azure's client there, hdfs-native on HDFS."""
         return self._given.imports
 
     def secrets(self) -> Mapping[str, str]:
-        """Return the keys of the bucket; none of a local folder."""
+        """Return the keys of the bucket or the account; none of a local folder."""
         return self._plan.target.secrets
 
     @property
@@ -217,7 +222,7 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
     def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> FileSink:
         """Return this sink with the keys of its bucket, and with the function."""
         if secrets:
-            assert isinstance(self._given, S3Target)
+            assert isinstance(self._given, AzureTarget | S3Target)
             self._given = replace(self._given, secrets=dict(secrets))
             self._plan = replace(self._plan, target=self._given)
         self._on_new_partitions = driver_only.get("on_new_partitions")
@@ -521,19 +526,21 @@ def _target(location: str, spark_metadata: object, storage: object) -> Target:
         OptionError: it is no place of files, or another argument doesn't fit it.
         UnsupportedQueryError: it is on another kind of file system.
     """
-    on_s3, on_hdfs = is_s3(location), is_hdfs(location)
-    if storage is not None and not on_s3:
+    on_s3, on_azure, on_hdfs = is_s3(location), is_azure(location), is_hdfs(location)
+    if storage is not None and not on_s3 and not on_azure:
         raise OptionError(
             f"storage is given with {'a path of HDFS' if on_hdfs else 'a local path'}. Leave it "
-            "out, or give the s3a: URL of a bucket as path."
+            "out, or give the s3a: URL of a bucket or the abfss: URL of a container as path."
         )
-    if spark_metadata == "continue" and (on_s3 or on_hdfs):
+    if spark_metadata == "continue" and (on_s3 or on_azure or on_hdfs):
         raise OptionError(
             "spark_metadata='continue' works on local folders only. Leave it out, and write to a "
             "folder without a log of Spark's own file sink."
         )
     if on_s3:
         return s3_target(s3_root(location), checked_storage(storage))
+    if on_azure:
+        return azure_target(location, storage)
     if on_hdfs:
         return HdfsTarget(hdfs_root(location))
     return LocalTarget(str(local_folder(location)), location, str(spark_metadata))

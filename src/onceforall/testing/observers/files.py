@@ -21,7 +21,13 @@ from onceforall.sinks.files.reading.committed_files import (
     CommittedFiles,
     read_files,
 )
-from onceforall.sinks.files.reading.sources import HdfsSource, S3Source, Source, source_of
+from onceforall.sinks.files.reading.sources import (
+    AzureSource,
+    HdfsSource,
+    S3Source,
+    Source,
+    source_of,
+)
 from onceforall.testing.checker import NO_ROWS, Rows, contents_of
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
@@ -124,7 +130,7 @@ class FileObserver:
         Raises:
             SinkUnavailableError: the folder can't be read.
         """
-        if isinstance(self._source, S3Source):
+        if isinstance(self._source, AzureSource | S3Source):
             return self._left_in_a_bucket(self._source)
         if isinstance(self._source, HdfsSource):
             return self._left_on_hdfs(self._source)
@@ -141,8 +147,8 @@ class FileObserver:
             if path.parent not in folders and path.exists()
         ]
 
-    def _left_in_a_bucket(self, source: S3Source) -> list[str]:
-        bucket = source.tree.bucket
+    def _left_in_a_bucket(self, source: AzureSource | S3Source) -> list[str]:
+        bucket = source.tree.store
         try:
             uploads = bucket.uploads_below(self._root)
             stray = self._stray(bucket.keys_below(self._root))

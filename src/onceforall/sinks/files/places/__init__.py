@@ -1,5 +1,6 @@
 """Where a file sink's files lie, and what differs by that: a local folder (``local``), a prefix
-in a bucket of S3 (``s3``), or a folder of HDFS (``hdfs``).
+in a bucket of S3 (``s3``), a folder in a container of Azure (``azure``; ``objects`` is what these
+two have in common), or a folder of HDFS (``hdfs``).
 
 The steps of a batch are the same everywhere (modules ``task.writer`` and ``driver.committing``).
 What a step is made of depends on the place, and is behind three small interfaces:
@@ -10,7 +11,7 @@ What a step is made of depends on the place, and is behind three small interface
 
 Ids of folders and manifests are small files with names of their own: ``Files`` reads them and
 creates them, each at once and never over another. ``tree.Tree`` is that of a local folder,
-``places.s3.tree.S3Tree`` that of a bucket, ``places.hdfs.tree.HdfsTree`` that of HDFS.
+``places.objects.tree.ObjectTree`` that of a bucket, ``places.hdfs.tree.HdfsTree`` that of HDFS.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ class Target(Protocol):
 
     def unfit(self, folder: str) -> str | None:
         """Return what of a folder's name can't be written here; None: nothing."""
+
+    def spelled(self, folder: str) -> str:
+        """Return a folder's name as it is possible here; its values are read back as they are."""
 
     @property
     def secrets(self) -> Mapping[str, str]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from onceforall.common import arguments
-from onceforall.errors import OptionError
+from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places import AnyPath, Files
+from onceforall.sinks.files.places.azure import azure_target, credential_of_environment, is_azure
 from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.tree import Tree
@@ -19,6 +20,7 @@ from onceforall.sinks.files.tree import Tree
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from onceforall.sinks.files.places.azure import AzureTarget
     from onceforall.sinks.files.places.s3 import S3Target
 
 
@@ -73,11 +75,11 @@ class S3Source:
 
     def __init__(self, target: S3Target) -> None:
         """Nothing is looked at yet."""
-        from onceforall.sinks.files.places.s3.tree import S3Tree
+        from onceforall.sinks.files.places.objects.tree import ObjectTree
 
         self.root = target.root
-        self.tree = S3Tree(target.bucket())
-        self._settings = self.tree.bucket.settings
+        self.tree = ObjectTree(target.bucket())
+        self._settings = self.tree.store.settings
         self._files: Any = None
 
     def in_arrow(self, file: DataFile) -> tuple[str, Any]:
@@ -112,6 +114,58 @@ class S3Source:
             self._files = fs.S3FileSystem(
                 **{name: value for name, value in options.items() if value is not None}
             )
+        return self._files
+
+
+class AzureSource:
+    """A folder in a container: manifests by Azure's client for Python, files by pyarrow's own."""
+
+    def __init__(self, target: AzureTarget) -> None:
+        """Nothing is looked at yet."""
+        from onceforall.sinks.files.places.objects.tree import ObjectTree
+
+        self.root = target.root
+        self.tree = ObjectTree(target.container())
+        self._target = target
+        self._files: Any = None
+
+    def in_arrow(self, file: DataFile) -> tuple[str, Any]:
+        """Return container and name."""
+        path = self.root / file.path
+        return f"{path.bucket_name.partition('@')[0]}/{path.key}", self._file_system()
+
+    def stream(self, file: DataFile) -> Any:
+        """Open a file."""
+        path, files = self.in_arrow(file)
+        return files.open_input_stream(path, compression="detect")
+
+    def in_spark(self, path: AnyPath) -> str:
+        """Return an ``abfss:`` URL."""
+        return self._target.hadoop_url(path)
+
+    def _file_system(self) -> Any:
+        from pyarrow import fs
+
+        if self._files is None:
+            given = self.tree.store.settings
+            account, endpoint = given["account_name"], urlsplit(given["endpoint"])
+            # Of an emulator the account is in the path, which pyarrow puts there by itself.
+            place = endpoint.netloc.removeprefix(account)
+            credential = {
+                name: given[name] for name in ("account_key", "sas_token") if name in given
+            }
+            try:
+                self._files = fs.AzureFileSystem(
+                    account,
+                    blob_storage_authority=place,
+                    blob_storage_scheme=endpoint.scheme,
+                    **credential or credential_of_environment(),
+                )
+            except TypeError as error:
+                raise UnsupportedQueryError(
+                    "This release of pyarrow reads no files with a SAS token. Install a later one, "
+                    "or read with account_key or azure-identity."
+                ) from error
         return self._files
 
 
@@ -166,16 +220,19 @@ def source_of(path: str | os.PathLike[str], storage: Mapping[str, str] | None) -
     Raises:
         OptionError: it names no folder, or ``storage`` doesn't fit it.
         UnsupportedQueryError: it is on another kind of file system.
-        MissingExtraError: boto3 or hdfs-native isn't installed.
+        MissingExtraError: boto3, Azure's client or hdfs-native isn't installed.
     """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if is_s3(text):
         root = s3_root(arguments.path("path", path))
         return S3Source(s3_target(root, checked_storage(storage)))
+    if is_azure(text):
+        return AzureSource(azure_target(arguments.path("path", path), storage))
     if storage is not None:
         kind = "a path of HDFS" if is_hdfs(text) else "a local path"
         raise OptionError(
-            f"storage is given with {kind}. Leave it out, or give the s3a: URL of a bucket as path."
+            f"storage is given with {kind}. Leave it out, or give the URL of a bucket (s3a:) or a "
+            "container (abfss:) as path."
         )
     if is_hdfs(text):
         return HdfsSource(HdfsTarget(hdfs_root(arguments.path("path", path))))

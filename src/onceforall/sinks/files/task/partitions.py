@@ -114,7 +114,7 @@ class Partitioner:
                 )
                 if equals:
                     partition.append((name, None if value == NULL else value))
-        folder = "/".join(folders)
+        folder = self._target.spelled("/".join(folders))
         too_long = [name for name in folders if len(name.encode()) > LONGEST_NAME]
         longest = self._target.longest_path
         if too_long or self._target.root_bytes + len(folder.encode()) > longest - LONGEST_NAME:
@@ -127,7 +127,7 @@ class Partitioner:
         unfit = self._target.unfit(folder)
         if unfit is not None:
             raise RefusedRecordError(
-                f"A value makes a folder's name with the character {unfit}, which S3 can't list: "
+                f"A value makes a folder's name with {unfit}: "
                 f"{ascii(folder)[:80]}. Replace it in the query, or partition by another column."
             )
         return Destination(folder, tuple(partition))

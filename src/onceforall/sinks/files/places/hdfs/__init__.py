@@ -89,6 +89,10 @@ class HdfsTarget:
         """Every name is possible that a partition's folder can have."""
         return None
 
+    def spelled(self, folder: str) -> str:
+        """Any name is possible."""
+        return folder
+
     @property
     def secrets(self) -> Mapping[str, str]:
         """There are none."""

@@ -50,6 +50,10 @@ class LocalTarget:
         """A file system takes every name."""
         return None
 
+    def spelled(self, folder: str) -> str:
+        """Any name is possible."""
+        return folder
+
     @property
     def longest_path(self) -> int:
         """What file systems take."""

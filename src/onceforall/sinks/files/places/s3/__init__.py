@@ -32,6 +32,7 @@ looked for at start.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,15 +41,15 @@ from urllib.parse import urlsplit
 from onceforall.common.arguments import location_shown, shown
 from onceforall.errors import OptionError
 from onceforall.sinks.files.paths import LONGEST_KEY
-from onceforall.sinks.files.places.s3.paths import S3Path
+from onceforall.sinks.files.places.objects.paths import ObjectPath, unlisted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from onceforall.sink import TaskAttempt
+    from onceforall.sinks.files.places.objects.place import ObjectPlace
+    from onceforall.sinks.files.places.objects.staging import ObjectStaging
     from onceforall.sinks.files.places.s3.bucket import Bucket
-    from onceforall.sinks.files.places.s3.place import S3Place
-    from onceforall.sinks.files.places.s3.staging import S3Staging
 
 SCHEMES = ("s3", "s3a")
 _LONGEST_PREFIX = 400
@@ -61,7 +62,7 @@ def is_s3(location: object) -> bool:
     return isinstance(location, str) and location.partition(":")[0].lower() in SCHEMES
 
 
-def s3_root(location: str) -> S3Path:
+def s3_root(location: str) -> ObjectPath:
     """Return the prefix that a URL names.
 
     Raises:
@@ -80,7 +81,7 @@ def s3_root(location: str) -> S3Path:
         or "\\" in parts.path
         # The parser of URLs would leave some of them out.
         or any(not each.isprintable() for each in location)
-        or _unlisted(location)
+        or unlisted(location)
     ):
         raise OptionError(
             f"path={location_shown(location)!r} must name a bucket and a folder in it, such as "
@@ -92,21 +93,7 @@ def s3_root(location: str) -> S3Path:
             f"path names a folder of {len(parts.path.encode())} bytes. A key of S3 has "
             f"{LONGEST_KEY} at the most; give a folder of up to {_LONGEST_PREFIX}."
         )
-    return S3Path(f"{parts.scheme.lower()}://{parts.netloc}", "/".join(names))
-
-
-def _unlisted(text: str) -> str | None:
-    """Return the first character that XML 1.0 can't have (https://www.w3.org/TR/xml/#charsets):
-    one such key, and no answer that lists it can be read.
-    """
-    return next(
-        (
-            f"U+{ord(each):04X}"
-            for each in text
-            if each in "\ufffe\uffff" or (each < " " and each not in "\t\n\r")
-        ),
-        None,
-    )
+    return ObjectPath(f"{parts.scheme.lower()}://{parts.netloc}", "/".join(names))
 
 
 def checked_storage(storage: object) -> dict[str, str]:
@@ -172,7 +159,7 @@ class S3Target:
         secrets: the keys; a pickle has none.
     """
 
-    root: S3Path
+    root: ObjectPath
     settings: Mapping[str, str]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -190,7 +177,12 @@ class S3Target:
 
     def unfit(self, folder: str) -> str | None:
         """Return the characters that S3 can't list, for its answers are XML 1.0."""
-        return _unlisted(folder)
+        character = unlisted(folder)
+        return None if character is None else f"the character {character}, which S3 can't list"
+
+    def spelled(self, folder: str) -> str:
+        """Any name is possible."""
+        return folder
 
     @property
     def longest_path(self) -> int:
@@ -227,20 +219,22 @@ class S3Target:
 
         return Bucket(self.root, {**self.settings, **(secrets or self.secrets)})
 
-    def staging(self, attempt: TaskAttempt) -> S3Staging:
+    def staging(self, attempt: TaskAttempt) -> ObjectStaging:
         """Return the uploads of an attempt."""
-        from onceforall.sinks.files.places.s3.staging import S3Staging
+        from onceforall.sinks.files.places.objects.staging import ObjectStaging
 
-        return S3Staging(self.bucket(attempt.secrets), attempt.name)
+        return ObjectStaging(self.bucket(attempt.secrets), attempt.name)
 
-    def place(self) -> S3Place:
+    def place(self) -> ObjectPlace:
         """Return the driver's side."""
-        from onceforall.sinks.files.places.s3.place import S3Place
+        from onceforall.sinks.files.places.objects.place import ObjectPlace
+        from onceforall.sinks.files.places.s3.lifecycle import check_lifecycle
 
-        return S3Place(self.bucket())
+        bucket = self.bucket()
+        return ObjectPlace(bucket, functools.partial(check_lifecycle, bucket))
 
 
-def s3_target(root: S3Path, settings: Mapping[str, str]) -> S3Target:
+def s3_target(root: ObjectPath, settings: Mapping[str, str]) -> S3Target:
     """Return a target; ``settings`` has the keys too."""
     return S3Target(
         root,

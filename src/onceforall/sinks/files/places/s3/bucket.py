@@ -21,15 +21,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceforall.errors import MissingExtraError
-from onceforall.sinks.files.folders import PlaceError
-from onceforall.sinks.files.places.s3.paths import S3Path
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+from onceforall.sinks.files.places.objects.store import THREADS, Remedies, StoreError
 
 _ATTEMPTS = 5
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 60
 _CLIENTS_KEPT = 8
-THREADS = 16
-"""How many requests of a driver are under way at once."""
 
 _RIGHTS = (
     "Grant it s3:PutObject, s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, "
@@ -44,8 +42,7 @@ _NO_KEYS = (
     "environment of driver and executors (keys that are Spark's settings aren't seen through Spark "
     "Connect from Spark 4.3 on)"
 )
-_REMEDIES: tuple[tuple[frozenset[str], str, bool], ...] = (
-    # Codes, what to do, and whether asking again can't help.
+_REMEDIES: Remedies = (
     (frozenset({"NoSuchBucket"}), "There is no such bucket. Create it, or mend the path", True),
     (
         frozenset(
@@ -111,20 +108,10 @@ _REMEDIES: tuple[tuple[frozenset[str], str, bool], ...] = (
 )
 
 
-class S3Error(PlaceError):
-    """A request that failed.
+class S3Error(StoreError):
+    """A request to S3 that failed."""
 
-    Attributes:
-        code: the store's, or the name of boto3's error.
-    """
-
-    def __init__(self, what: str, path: S3Path, code: str) -> None:
-        remedy, refused = next(
-            ((words, final) for codes, words, final in _REMEDIES if code in codes),
-            ("Mend the cause", False),
-        )
-        super().__init__(f"cannot {what} {path} (the answer was {code}). {remedy}", refused)
-        self.code = code
+    remedies = _REMEDIES
 
 
 class Bucket:
@@ -138,7 +125,7 @@ class Bucket:
         MissingExtraError: boto3 isn't installed.
     """
 
-    def __init__(self, root: S3Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, root: ObjectPath, settings: Mapping[str, str]) -> None:
         self.root = root
         self._settings = dict(settings)
         self._name = root.bucket_name
@@ -156,27 +143,35 @@ class Bucket:
         return self._settings
 
     @property
+    def takers(self) -> str:
+        """Who aborts uploads."""
+        return "somebody aborted it, or a rule of the bucket's lifecycle did"
+
+    @property
     def _client(self) -> Any:
         return _client_of(self._settings)
 
     # --- objects ----------------------------------------------------------------------------------
 
-    def put(self, path: S3Path, content: bytes) -> None:
+    def put(self, path: ObjectPath, content: bytes) -> None:
         """Write an object, whatever stands there."""
         with self._explained("write", path):
             self._client.put_object(Bucket=self._name, Key=path.key, Body=content)
 
-    def put_new(self, path: S3Path, content: bytes) -> None:
+    def put_new(self, path: ObjectPath, content: bytes) -> None:
         """Write an object if there is none; whatever it raises, it may have been written."""
         with self._explained("create", path):
             self._client.put_object(Bucket=self._name, Key=path.key, Body=content, IfNoneMatch="*")
 
-    def get(self, path: S3Path, part: str | None = None) -> bytes:
-        """Return an object's content, or a part of it (as the header ``Range`` has it).
+    def get(self, path: ObjectPath) -> bytes:
+        """Return an object's content.
 
         Raises:
             FileNotFoundError: there is none.
         """
+        return self._got(path)
+
+    def _got(self, path: ObjectPath, part: str | None = None) -> bytes:
         with self._explained("read", path, missing={"NoSuchKey"}):
             only = {} if part is None else {"Range": part}
             answer = self._client.get_object(Bucket=self._name, Key=path.key, **only)
@@ -184,7 +179,7 @@ class Bucket:
                 content: bytes = body.read()
             return content
 
-    def head(self, path: S3Path) -> tuple[int, Mapping[str, str]] | None:
+    def head(self, path: ObjectPath) -> tuple[int, Mapping[str, str]] | None:
         """Return an object's size and metadata; None where there is none."""
         try:
             with self._explained("look for", path, missing={"NoSuchKey", "404"}):
@@ -193,19 +188,19 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def is_absent(self, path: S3Path) -> bool:
+    def is_absent(self, path: ObjectPath) -> bool:
         """Tell, behind a HEAD that found no object, whether the store itself says so.
 
         Raises:
             S3Error: somebody else says it, or nobody.
         """
         try:
-            self.get(path, "bytes=0-0")
+            self._got(path, "bytes=0-0")
         except FileNotFoundError:
             return True
         return False
 
-    def delete(self, path: S3Path) -> None:
+    def delete(self, path: ObjectPath) -> None:
         """Delete an object; it need not be there."""
         with (
             self._explained("delete", path, missing={"NoSuchKey"}),
@@ -213,7 +208,7 @@ class Bucket:
         ):
             self._client.delete_object(Bucket=self._name, Key=path.key)
 
-    def names(self, folder: S3Path, most: int | None = None) -> list[str]:
+    def names(self, folder: ObjectPath, most: int | None = None) -> list[str]:
         """Return the names of what lies in a folder.
 
         Args:
@@ -239,7 +234,7 @@ class Bucket:
                 return [name for name in found if name]
             more["ContinuationToken"] = token
 
-    def keys_below(self, folder: S3Path) -> list[str]:
+    def keys_below(self, folder: ObjectPath) -> list[str]:
         """Return the keys of everything below a prefix, relative to it."""
         prefix = f"{folder.key}/" if folder.key else ""
         found: list[str] = []
@@ -255,7 +250,7 @@ class Bucket:
 
     # --- uploads ----------------------------------------------------------------------------------
 
-    def begin_upload(self, path: S3Path, metadata: Mapping[str, str]) -> str:
+    def begin_upload(self, path: ObjectPath, metadata: Mapping[str, str]) -> str:
         """Begin an upload, and return its id.
 
         An answer that was lost leaves an upload that nobody knows: where the request was repeated,
@@ -272,7 +267,7 @@ class Bucket:
                     self.abort(path, other)
         return upload
 
-    def send_part(self, path: S3Path, upload: str, number: int, content: bytes) -> str:
+    def send_part(self, path: ObjectPath, upload: str, number: int, content: bytes) -> str:
         """Send a part, and return its ETag."""
         with self._explained("send a part of", path):
             answer = self._client.upload_part(
@@ -280,7 +275,7 @@ class Bucket:
             )
         return str(answer["ETag"]).strip('"')
 
-    def parts(self, path: S3Path, upload: str) -> list[tuple[str, int]] | None:
+    def parts(self, path: ObjectPath, upload: str) -> list[tuple[str, int]] | None:
         """Return ETag and size of an upload's parts, in order; None where there is no such
         upload.
         """
@@ -302,7 +297,7 @@ class Bucket:
                 return found
             marker = {"PartNumberMarker": int(answer["NextPartNumberMarker"])}
 
-    def complete(self, path: S3Path, upload: str, etags: Sequence[str]) -> None:
+    def complete(self, path: ObjectPath, upload: str, etags: Sequence[str]) -> None:
         """Complete an upload.
 
         Raises:
@@ -314,7 +309,7 @@ class Bucket:
                 Bucket=self._name, Key=path.key, UploadId=upload, MultipartUpload={"Parts": parts}
             )
 
-    def abort(self, path: S3Path, upload: str) -> None:
+    def abort(self, path: ObjectPath, upload: str) -> None:
         """Abort an upload; it need not be there."""
         with (
             contextlib.suppress(FileNotFoundError),
@@ -322,16 +317,16 @@ class Bucket:
         ):
             self._client.abort_multipart_upload(Bucket=self._name, Key=path.key, UploadId=upload)
 
-    def uploads(self, path: S3Path) -> list[str]:
+    def uploads(self, path: ObjectPath) -> list[str]:
         """Return the ids of the uploads to exactly this key."""
         return [upload for key, upload in self._uploads(path, path.key) if key == path.key]
 
-    def uploads_below(self, folder: S3Path) -> list[str]:
+    def uploads_below(self, folder: ObjectPath) -> list[str]:
         """Return the keys below a prefix, relative to it, of incomplete uploads."""
         prefix = f"{folder.key}/" if folder.key else ""
         return [key[len(prefix) :] for key, _ in self._uploads(folder, prefix)]
 
-    def _uploads(self, path: S3Path, prefix: str) -> list[tuple[str, str]]:
+    def _uploads(self, path: ObjectPath, prefix: str) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         marker: dict[str, str] = {}
         while True:
@@ -351,7 +346,7 @@ class Bucket:
 
     def lifecycle(self) -> list[Mapping[str, Any]]:
         """Return the rules of the bucket's lifecycle."""
-        here = S3Path(self.root.bucket)
+        here = ObjectPath(self.root.bucket)
         try:
             with self._explained(
                 "read the lifecycle of", here, missing={"NoSuchLifecycleConfiguration"}
@@ -363,7 +358,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _explained(
-        self, what: str, path: S3Path, missing: frozenset[str] | set[str] = frozenset()
+        self, what: str, path: ObjectPath, missing: frozenset[str] | set[str] = frozenset()
     ) -> Iterator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
 

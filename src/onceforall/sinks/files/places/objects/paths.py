@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, order=True)
-class S3Path:
+class ObjectPath:
     """A key, or a prefix.
 
     Attributes:
@@ -20,8 +20,8 @@ class S3Path:
     def __str__(self) -> str:
         return f"{self.bucket}/{self.key}".rstrip("/")
 
-    def __truediv__(self, name: str) -> S3Path:
-        return S3Path(self.bucket, f"{self.key}/{name}".strip("/"))
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(self.bucket, f"{self.key}/{name}".strip("/"))
 
     @property
     def bucket_name(self) -> str:
@@ -34,15 +34,29 @@ class S3Path:
         return self.key.rpartition("/")[2]
 
     @property
-    def parent(self) -> S3Path:
+    def parent(self) -> ObjectPath:
         """What it is in; of the bucket, itself."""
-        return S3Path(self.bucket, self.key.rpartition("/")[0])
+        return ObjectPath(self.bucket, self.key.rpartition("/")[0])
 
     @property
-    def parents(self) -> list[S3Path]:
+    def parents(self) -> list[ObjectPath]:
         """All that it is in, the nearest first."""
         found, at = [], self
         while at.key:
             at = at.parent
             found.append(at)
         return found
+
+
+def unlisted(text: str) -> str | None:
+    """Return the first character that XML 1.0 can't have (https://www.w3.org/TR/xml/#charsets):
+    one such key, and no answer that lists it can be read.
+    """
+    return next(
+        (
+            f"U+{ord(each):04X}"
+            for each in text
+            if each in "\ufffe\uffff" or (each < " " and each not in "\t\n\r")
+        ),
+        None,
+    )

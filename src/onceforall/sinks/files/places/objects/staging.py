@@ -9,9 +9,9 @@ from typing import IO, Any, cast
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.files.places.s3.bucket import Bucket
-from onceforall.sinks.files.places.s3.paths import S3Path
-from onceforall.sinks.files.places.s3.records import begin_recorded, discard, record_of
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+from onceforall.sinks.files.places.objects.records import begin_recorded, discard, record_of
+from onceforall.sinks.files.places.objects.store import Store
 
 PART_BYTES = 8 << 20
 """S3 wants at least 5 MiB of all parts but the last."""
@@ -20,12 +20,12 @@ _LARGEST_PART = 1 << 30
 """S3 takes 10,000 parts; the parts of a file grow, so that the largest object fits."""
 
 
-class S3Staging:
+class ObjectStaging:
     """An attempt's uploads, one for each file, to the files' last keys."""
 
-    def __init__(self, bucket: Bucket, attempt: str) -> None:
+    def __init__(self, store: Store, attempt: str) -> None:
         """Nothing is touched yet."""
-        self._bucket = bucket
+        self._store = store
         self._attempt = attempt
         self._mark = secrets.token_hex(16)
         self._count = 0
@@ -40,11 +40,11 @@ class S3Staging:
         Raises:
             OSError: the store refused, or the attempt was swept away.
         """
-        path = self._bucket.root / (f"{folder}/{name}" if folder else name)
-        record = record_of(self._bucket.root, self._attempt, self._count)
+        path = self._store.root / (f"{folder}/{name}" if folder else name)
+        record = record_of(self._store.root, self._attempt, self._count)
         self._count += 1
-        upload = begin_recorded(self._bucket, path, record, self._mark)
-        return cast("IO[bytes]", _Upload(self._bucket, path, upload))
+        upload = begin_recorded(self._store, path, record, self._mark)
+        return cast("IO[bytes]", _Upload(self._store, path, upload))
 
     def end(self, file: IO[bytes]) -> int:
         """Send the last part."""
@@ -61,7 +61,7 @@ class S3Staging:
         """Abort all uploads; a sweep says what can't be."""
         if self._count:
             with contextlib.suppress(SinkUnavailableError):
-                discard(self._bucket, self._attempt)
+                discard(self._store, self._attempt)
 
     def body(self) -> dict[str, Any]:
         """Return the mark, and of each file the upload's id and its parts' ETags."""
@@ -75,11 +75,11 @@ class _Upload(io.RawIOBase):
     file fails while it is closed.
     """
 
-    def __init__(self, bucket: Bucket, path: S3Path, upload: str) -> None:
+    def __init__(self, store: Store, path: ObjectPath, upload: str) -> None:
         super().__init__()
         self.id = upload
         self.etags: list[str] = []
-        self._bucket = bucket
+        self._store = store
         self._path = path
         self._waiting = bytearray()
         self._size = 0
@@ -113,7 +113,7 @@ class _Upload(io.RawIOBase):
 
     def _send(self, size: int) -> None:
         part = bytes(memoryview(self._waiting)[:size])
-        self.etags.append(self._bucket.send_part(self._path, self.id, len(self.etags) + 1, part))
+        self.etags.append(self._store.send_part(self._path, self.id, len(self.etags) + 1, part))
         del self._waiting[:size]
 
     def end(self) -> int:

@@ -10,57 +10,57 @@ from collections.abc import Iterable, Iterator
 
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import PlaceError
-from onceforall.sinks.files.places.s3.bucket import Bucket
-from onceforall.sinks.files.places.s3.paths import S3Path
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+from onceforall.sinks.files.places.objects.store import Store
 
 _PAUSES_S = (0.1, 0.4, 1.6)
 
 
-class S3Tree:
+class ObjectTree:
     """What lies below a prefix, by its paths."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, store: Store) -> None:
         """Nothing is looked at yet."""
-        self.bucket = bucket
-        self.root = bucket.root
+        self.store = store
+        self.root = store.root
 
     @contextlib.contextmanager
-    def held(self, folder: S3Path) -> Iterator[None]:  # noqa: ARG002
+    def held(self, folder: ObjectPath) -> Iterator[None]:  # noqa: ARG002
         """Nothing is to be prepared."""
         yield
 
-    def names(self, folder: S3Path) -> list[str]:
+    def names(self, folder: ObjectPath) -> list[str]:
         """Return what lies in a folder.
 
         Raises:
             FileNotFoundError: nothing does.
         """
-        found = self.bucket.names(folder)
+        found = self.store.names(folder)
         if not found:
             raise FileNotFoundError(2, "there is nothing", str(folder))
         return found
 
-    def is_folder(self, folder: S3Path) -> bool:
+    def is_folder(self, folder: ObjectPath) -> bool:
         """Tell whether something lies in a folder."""
-        return bool(self.bucket.names(folder, most=2))
+        return bool(self.store.names(folder, most=2))
 
-    def size(self, file: S3Path) -> int | None:
+    def size(self, file: ObjectPath) -> int | None:
         """Return an object's size."""
-        found = self.bucket.head(file)
+        found = self.store.head(file)
         return None if found is None else found[0]
 
-    def read(self, file: S3Path) -> bytes:
+    def read(self, file: ObjectPath) -> bytes:
         """Return an object's content."""
-        return self.bucket.get(file)
+        return self.store.get(file)
 
-    def is_there(self, file: S3Path) -> bool:
+    def is_there(self, file: ObjectPath) -> bool:
         """Tell whether there is an object."""
-        return self.bucket.head(file) is not None
+        return self.store.head(file) is not None
 
-    def check_file(self, file: S3Path) -> None:
+    def check_file(self, file: ObjectPath) -> None:
         """Nothing but an object can have a key."""
 
-    def create(self, path: S3Path, content: bytes) -> bool:
+    def create(self, path: ObjectPath, content: bytes) -> bool:
         """Create an object; False when another one stands there.
 
         Any answer but "created" leaves it open whether it was: what stands there tells.
@@ -71,19 +71,19 @@ class S3Tree:
         failpoints.hit("file.create.linked")
         return created
 
-    def _created(self, path: S3Path, content: bytes, *, is_last: bool) -> bool | None:
+    def _created(self, path: ObjectPath, content: bytes, *, is_last: bool) -> bool | None:
         """Try once; None: it isn't there, and may be tried again."""
         try:
-            self.bucket.put_new(path, content)
+            self.store.put_new(path, content)
         except PlaceError as error:
             with contextlib.suppress(FileNotFoundError):
-                return self.bucket.get(path) == content
+                return self.store.get(path) == content
             if error.refused or is_last:
                 raise
             return None
         return True
 
-    def link(self, file: S3Path, name: S3Path) -> None:
+    def link(self, file: ObjectPath, name: ObjectPath) -> None:
         """Give an object's content a second key.
 
         Raises:
@@ -92,17 +92,17 @@ class S3Tree:
         if not self.create(name, self.read(file)):
             raise FileExistsError(17, "it is there", str(name))
 
-    def replace(self, file: S3Path, name: S3Path) -> None:
+    def replace(self, file: ObjectPath, name: ObjectPath) -> None:
         """Write an object's content over another one, then delete the first."""
-        self.bucket.put(name, self.read(file))
-        self.bucket.delete(file)
+        self.store.put(name, self.read(file))
+        self.store.delete(file)
 
-    def unlink(self, file: S3Path) -> None:
+    def unlink(self, file: ObjectPath) -> None:
         """Delete an object."""
-        self.bucket.delete(file)
+        self.store.delete(file)
 
-    def make_folder(self, folder: S3Path) -> None:
+    def make_folder(self, folder: ObjectPath) -> None:
         """There are none to be made."""
 
-    def sync_all(self, folders: Iterable[S3Path]) -> None:
+    def sync_all(self, folders: Iterable[ObjectPath]) -> None:
         """All is durable."""

@@ -14,11 +14,11 @@ from onceforall.sinks.files.driver.staged_files import StagedFiles
 from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.paths import UPLOADS
 from onceforall.sinks.files.places import taken
-from onceforall.sinks.files.places.s3 import records
-from onceforall.sinks.files.places.s3.bucket import THREADS, Bucket
-from onceforall.sinks.files.places.s3.checks import check_bucket, check_spark_metadata
-from onceforall.sinks.files.places.s3.paths import S3Path
-from onceforall.sinks.files.places.s3.tree import S3Tree
+from onceforall.sinks.files.places.objects import records
+from onceforall.sinks.files.places.objects.checks import check_spark_metadata, check_store
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+from onceforall.sinks.files.places.objects.store import THREADS, Store
+from onceforall.sinks.files.places.objects.tree import ObjectTree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,18 +27,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class S3Place:
+class ObjectPlace:
     """A prefix, as the driver sees it."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        """Nothing is looked at yet."""
-        self._bucket = bucket
-        self.root = bucket.root
-        self.tree = S3Tree(bucket)
+    def __init__(self, store: Store, check_own: Callable[[], None] | None = None) -> None:
+        """Nothing is looked at yet; ``check_own``: as ``check_store`` has it."""
+        self._store = store
+        self._check_own = check_own
+        self.root = store.root
+        self.tree = ObjectTree(store)
 
     def check(self, spark: SparkSession | None) -> None:  # noqa: ARG002  its settings are known
-        """Make all requests once that a batch will need; errors as those of ``check_bucket``."""
-        check_bucket(self._bucket, self.tree)
+        """Make all requests once that a batch will need; errors as those of ``check_store``."""
+        check_store(self._store, self.tree, self._check_own)
 
     def confirm_others(self) -> None:
         """See that no log of Spark's keeps readers from what we write.
@@ -46,7 +47,7 @@ class S3Place:
         Raises:
             SinkCheckError: naming it.
         """
-        check_spark_metadata(self._bucket)
+        check_spark_metadata(self._store)
 
     def spark_log(self) -> None:
         """There is none that is kept up."""
@@ -65,12 +66,12 @@ class S3Place:
 
     def discard(self, attempt: str) -> bool:
         """Abort an attempt's uploads, and delete their records."""
-        return records.discard(self._bucket, attempt)
+        return records.discard(self._store, attempt)
 
     def clear(self, staged: StagedFiles) -> None:
         """Delete the records of uploads that are complete."""
         for ordinal in sorted(int(file.name.split("-")[2]) for file in staged.files):
-            self._bucket.delete(records.record_of(self.root, staged.attempt, ordinal))
+            self._store.delete(records.record_of(self.root, staged.attempt, ordinal))
 
     def delete_temporary_manifests(self, query_id: str) -> None:
         """A put leaves nothing behind."""
@@ -91,7 +92,7 @@ class S3Place:
         strange = self._wrong_parts(staged, at)
         if strange is not None:
             return strange
-        if self._bucket.head(path) is not None:
+        if self._store.head(path) is not None:
             return taken(path)
         return None
 
@@ -99,12 +100,9 @@ class S3Place:
         """Return what is wrong with the parts of an upload; also where there is no upload."""
         file, (upload, etags) = staged.files[at], _uploads(staged)[at]
         path = self.root / file.path
-        found = self._bucket.parts(path, upload)
+        found = self._store.parts(path, upload)
         if found is None:
-            return (
-                f"the upload to {path} is gone: somebody aborted it, or a rule of the bucket's "
-                "lifecycle did"
-            )
+            return f"the upload to {path} is gone: {self._store.takers}"
         size = sum(each for _, each in found)
         if [etag for etag, _ in found] != etags or size != file.bytes:
             return (
@@ -137,9 +135,9 @@ class S3Place:
     def _is_ours(self, staged: StagedFiles, file: DataFile) -> bool | None:
         """Tell whether an object is what an upload of ours became; None: there is none."""
         path = self.root / file.path
-        found = self._bucket.head(path)
+        found = self._store.head(path)
         if found is None:
-            if self._bucket.is_absent(path):
+            if self._store.is_absent(path):
                 return None
             raise PlaceError(
                 f"{path} is there and was not found. It is looked for once more", refused=False
@@ -161,7 +159,7 @@ class S3Place:
         file, (upload, etags) = staged.files[at], _uploads(staged)[at]
         path = self.root / file.path
         try:
-            self._bucket.complete(path, upload, etags)
+            self._store.complete(path, upload, etags)
         except FileNotFoundError:
             # Done before, by us or by another process; or aborted since it was looked for.
             found = self._is_ours(staged, file)
@@ -177,7 +175,7 @@ class S3Place:
     def unpublish(self, staged: StagedFiles, file: DataFile) -> None:
         """Delete an object, if it is ours."""
         if self._is_ours(staged, file):
-            self._bucket.delete(self.root / file.path)
+            self._store.delete(self.root / file.path)
             failpoints.hit("file.retire.deleted")
 
     def _of_each(
@@ -189,7 +187,7 @@ class S3Place:
         todo = [(each, at) for each in staged for at in range(len(each.files))]
         if len(todo) == 1:
             return [do(*todo[0])]
-        with Threads(THREADS, thread_name_prefix="onceforall-s3") as threads:
+        with Threads(THREADS, thread_name_prefix="onceforall-objects") as threads:
             return [done.result() for done in [threads.submit(do, *each) for each in todo]]
 
 
@@ -201,10 +199,10 @@ def _uploads(staged: StagedFiles) -> list[tuple[str, list[str]]]:
         ]
         str(staged.committable["mark"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError("it lacks the uploads of its files, which FileSink on S3 has") from error
+        raise ValueError("it lacks the uploads of its files, which one of a bucket has") from error
     if len(found) != len(staged.files):
         raise ValueError(f"it has {len(found)} uploads and {len(staged.files)} files")
     return found
 
 
-__all__ = ["S3Path", "S3Place"]
+__all__ = ["ObjectPath", "ObjectPlace"]

@@ -1,0 +1,162 @@
+"""URLs, settings and words of errors of the file sink on Azure; no server is needed."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import pytest
+
+from onceforall import FileSink, read_files
+from onceforall.errors import MissingExtraError, OptionError
+from onceforall.sinks.files.places.azure import azure_target, is_azure
+from onceforall.sinks.files.places.azure.container import AzureError, _block
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+
+LONG = "abfss://lake@tests.dfs.core.windows.net/ads"
+KEY = "dmVyeSBzZWNyZXQ="
+
+
+@pytest.mark.parametrize(
+    ("path", "storage", "endpoint", "hadoop"),
+    [
+        (LONG, None, "https://tests.blob.core.windows.net", LONG),
+        (
+            "abfs://lake@tests.dfs.core.chinacloudapi.cn/ads",
+            None,
+            "https://tests.blob.core.chinacloudapi.cn",
+            "abfs://lake@tests.dfs.core.chinacloudapi.cn/ads",
+        ),
+        ("az://lake/ads", {"account_name": "tests"}, "https://tests.blob.core.windows.net", LONG),
+        (
+            "az://lake/ads/",
+            {"account_name": "tests", "endpoint": "https://tests.blob.core.usgovcloudapi.net"},
+            "https://tests.blob.core.usgovcloudapi.net",
+            "abfss://lake@tests.dfs.core.usgovcloudapi.net/ads",
+        ),
+        (LONG, {"endpoint": "http://127.0.0.1:10000/tests"}, "http://127.0.0.1:10000/tests", LONG),
+    ],
+)
+def test_a_url_says_which_account_is_asked(path, storage, endpoint, hadoop):
+    target = azure_target(path, storage)
+    assert target.settings == {"account_name": "tests", "endpoint": endpoint}
+    assert target.hadoop_url(target.root) == hadoop
+    assert is_azure(path)
+
+
+def test_a_short_url_takes_the_account_of_the_environment(monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "tests")
+    assert azure_target("az://lake/ads", None).settings["account_name"] == "tests"
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "words"),
+    [
+        ("az://lake/ads", {}, "names no account"),
+        ("az://lake", {"storage": {"account_name": "x"}}, "must name a container and a folder"),
+        ("az://lake@host/ads", {}, "must name a container"),
+        ("abfss://lake/ads", {}, "must name a container"),
+        ("abfss://lake@tests.dfs.core.windows.net", {}, "must name a container"),
+        ("abfss://lake@tests.dfs.core.windows.net/a/../b", {}, "must name a container"),
+        ("abfss://lake@tests.dfs.core.windows.net/a./b", {}, "No name may end with a dot"),
+        ("abfss://lake@tests.dfs.core.windows.net/a?sig=hush", {}, "must name a container"),
+        ("abfss://user:hush@tests.dfs.core.windows.net/a", {}, "must name a container"),
+        (f"{LONG}/" + "/".join(["x" * 100] * 5), {}, "up to 400"),
+        (LONG, {"spark_metadata": "continue"}, "local folders only"),
+        (LONG, {"storage": {"account_name": "other"}}, "another account"),
+        (LONG, {"storage": {"endpoint": "127.0.0.1:10000"}}, "http:// or https://"),
+        (LONG, {"storage": {"endpoint": "http://u:hush@host"}}, "'endpoint'"),
+        (LONG, {"storage": {"endpoint": "http://host/tests?sig=hush"}}, "'endpoint'"),
+        (LONG, {"storage": {"account_key": "hush!"}}, "'account_key'"),
+        (LONG, {"storage": {"sas_token": "hush"}}, "'sas_token'"),
+        (LONG, {"storage": {"sas_token": "sig=hush", "account_key": KEY}}, "one of them"),
+        (LONG, {"storage": {"access_key_id": "hush"}}, "'access_key_id'"),
+        (LONG, {"storage": {"account_name": 7}}, "'account_name'"),
+        (LONG, {"storage": "http://host"}, "dictionary"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_without_their_values(path, options, words):
+    with pytest.raises(OptionError, match=words) as caught:
+        FileSink(path, **options)
+    assert "hush" not in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_no_pickle_and_no_text_shows_a_secret():
+    for secret in ({"account_key": KEY}, {"sas_token": "sv=1&sig=hush"}):
+        sink = FileSink(LONG, storage=secret)
+        assert sink.secrets() == secret
+        (value,) = secret.values()
+        for text in (pickle.dumps(sink), repr(sink).encode(), repr(vars(sink)).encode()):
+            assert value.encode() not in text
+        assert pickle.loads(pickle.dumps(sink)).secrets() == {}
+        assert pickle.loads(pickle.dumps(sink)).restored(secret, {}).secrets() == secret
+
+
+class Configuration:
+    def __init__(self, **given):
+        self._given = {name.replace("__", "."): value for name, value in given.items()}
+
+    def get(self, name, default=None):
+        return self._given.get(name, default)
+
+    def getPassword(self, name):  # noqa: N802
+        found = self._given.get(name)
+        return None if found is None else list(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"fs.azure.account.key.tests.dfs.core.windows.net": "a2V5", "fs.azure.account.key": "eA=="}, "a2V5"),
+        ({"fs.azure.account.key": "a2V5"}, "a2V5"),
+        ({"fs.azure.account.key.other.dfs.core.windows.net": "a2V5"}, None),
+    ],
+)  # fmt: skip
+def test_the_key_of_spark_is_taken_where_storage_has_no_credential(monkeypatch, given, found):
+    monkeypatch.setattr("onceforall.spark.stores.hadoop_settings", lambda _: Configuration(**given))
+    for path, storage in ((LONG, {}), ("az://lake/ads", {"account_name": "tests"})):
+        bare = azure_target(path, storage).with_session(None)
+        assert bare.secrets == ({} if found is None else {"account_key": found})
+        with_token = azure_target(path, {**storage, "sas_token": "sig=x"}).with_session(None)
+        assert with_token.secrets == {"sas_token": "sig=x"}
+
+
+def test_another_kind_of_credential_in_sparks_settings_is_named(monkeypatch, caplog):
+    monkeypatch.setattr(
+        "onceforall.spark.stores.hadoop_settings",
+        lambda _: Configuration(**{"fs.azure.account.auth.type": "OAuth"}),
+    )
+    assert azure_target(LONG, None).with_session(None).secrets == {}
+    assert "OAuth" in caplog.text
+
+
+def test_a_missing_client_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "azure.storage.blob", None)
+    with pytest.raises(MissingExtraError, match=r"onceforall\[azure\]"):
+        read_files(LONG)
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "words"),
+    [
+        ("ContainerNotFound", True, "Create it"),
+        ("AuthenticationFailed", True, "a new sas_token"),
+        ("AuthorizationPermissionMismatch", True, "Storage Blob Data Contributor"),
+        ("ClientAuthenticationError", True, "azure-identity"),
+        ("501", True, "another one"),
+        ("ServerBusy", False, "Wait"),
+        ("ServiceRequestError", False, "Mend the network"),
+        ("InternalError", False, "Mend the cause"),
+    ],
+)
+def test_an_error_says_what_to_do_and_whether_asking_again_can_help(code, refused, words):
+    error = AzureError("read", ObjectPath("az://lake", "k"), code)
+    assert error.refused == refused
+    assert str(error).startswith(f"cannot read az://lake/k (the answer was {code}). ")
+    assert words in str(error)
+
+
+def test_the_ids_of_blocks_have_one_length():
+    """Azure wants it of all blocks of a blob."""
+    assert len({len(_block("0" * 32, number)) for number in (1, 99, 50_000)}) == 1
