@@ -31,6 +31,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "operators": ("protobuf",),
     "s3": ("boto3",),
     "azure": ("azure-storage-blob", "azure-identity"),
+    "gcs": ("google-cloud-storage",),
     "stores": ("obstore",),
     "hdfs": ("hdfs-native",),
     "kinesis": ("boto3", "protobuf"),

@@ -29,7 +29,7 @@ from onceforall.spark.remote_path import AnyPath, RemotePath
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Stores", "abfs_settings", "s3a_settings"]
+__all__ = ["Stores", "abfs_settings", "gcs_settings", "s3a_settings"]
 
 logger = logs.logger("onceforall")
 
@@ -245,6 +245,22 @@ def abfs_settings(spark: SparkSession, host: str) -> dict[str, str]:
             logger.warning(_AZURE, host, kind, name)
             break
     return {}
+
+
+def gcs_settings(spark: SparkSession) -> dict[str, str]:
+    """Return what a session's settings of Google's connector say, by the names of
+    ``FileSink(storage=…)``.
+    """
+    configuration = hadoop_settings(spark)
+    found = {}
+    for ours, theirs in (
+        ("credentials_file", "fs.gs.auth.service.account.json.keyfile"),
+        ("project", "fs.gs.project.id"),
+    ):
+        value = configuration.get(theirs)
+        if value:
+            found[ours] = str(value)
+    return found
 
 
 _AZURE = (

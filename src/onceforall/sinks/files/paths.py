@@ -29,6 +29,8 @@ HOME = "_onceforall"
 STAGING = f"{HOME}/staging"
 UPLOADS = f"{HOME}/uploads"
 """On S3, in place of ``STAGING``: a record of each upload of an undecided attempt."""
+PARTS = f"{HOME}/parts"
+"""On Google Cloud Storage: what files are composed of when they are committed."""
 MANIFESTS = f"{HOME}/manifests"
 SPARK_METADATA = "_spark_metadata"
 

@@ -43,6 +43,7 @@ from onceforall.sinks.files.layout import layout_of
 from onceforall.sinks.files.local_times import is_known, unknown
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places.azure import AzureTarget, azure_target, is_azure
+from onceforall.sinks.files.places.gcs import gcs_target, is_gcs
 from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.local import LocalTarget
 from onceforall.sinks.files.places.s3 import S3Target, checked_storage, is_s3, s3_root, s3_target
@@ -90,8 +91,9 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
         Args:
             path: the folder, local or mounted, the same for driver and executors: a path or a
                 ``file:`` URL; a prefix in a bucket: an ``s3:`` or ``s3a:`` URL; a folder in a
-                container of Azure: an ``abfss:``, ``abfs:`` or ``az:`` URL; or a folder of HDFS: an
-                ``hdfs:`` or ``viewfs:`` URL with the NameNode or nameservice.
+                container of Azure: an ``abfss:``, ``abfs:`` or ``az:`` URL; a folder in a bucket of
+                Google Cloud Storage: a ``gs:`` URL; or a folder of HDFS: an ``hdfs:`` or
+                ``viewfs:`` URL with the NameNode or nameservice.
             format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
             partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and
                 not into the files.
@@ -115,8 +117,10 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
                 not given comes from Spark's settings ``fs.s3a.*``, and keys that are not there
                 either from boto3's own chain, in each process. On Azure: ``account_name``,
                 ``endpoint``, and ``account_key`` or ``sas_token``; else a key of Spark's settings
-                ``fs.azure.account.key.*``, else azure-identity's chain. Secrets are never shown or
-                pickled.
+                ``fs.azure.account.key.*``, else azure-identity's chain. On Google Cloud Storage:
+                ``credentials_file``, ``project``, ``endpoint``; else the file of Spark's setting
+                ``fs.gs.auth.service.account.json.keyfile``, else Google's chain. Secrets are never
+                shown or pickled.
 
         Raises:
             OptionError: naming the argument, the reason and what to use instead.
@@ -201,7 +205,7 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
 
     @property
     def task_imports(self) -> Mapping[str, str]:
-        """boto3 on S3, Azure's client there, hdfs-native on HDFS."""
+        """The store's client: boto3, Azure's, Google's or hdfs-native."""
         return self._given.imports
 
     def secrets(self) -> Mapping[str, str]:
@@ -526,13 +530,14 @@ def _target(location: str, spark_metadata: object, storage: object) -> Target:
         OptionError: it is no place of files, or another argument doesn't fit it.
         UnsupportedQueryError: it is on another kind of file system.
     """
-    on_s3, on_azure, on_hdfs = is_s3(location), is_azure(location), is_hdfs(location)
-    if storage is not None and not on_s3 and not on_azure:
+    on_s3, on_azure, on_gcs = is_s3(location), is_azure(location), is_gcs(location)
+    on_hdfs = is_hdfs(location)
+    if storage is not None and not (on_s3 or on_azure or on_gcs):
         raise OptionError(
             f"storage is given with {'a path of HDFS' if on_hdfs else 'a local path'}. Leave it "
-            "out, or give the s3a: URL of a bucket or the abfss: URL of a container as path."
+            "out, or give the URL of a bucket (s3a:, gs:) or a container (abfss:) as path."
         )
-    if spark_metadata == "continue" and (on_s3 or on_azure or on_hdfs):
+    if spark_metadata == "continue" and (on_s3 or on_azure or on_gcs or on_hdfs):
         raise OptionError(
             "spark_metadata='continue' works on local folders only. Leave it out, and write to a "
             "folder without a log of Spark's own file sink."
@@ -541,6 +546,8 @@ def _target(location: str, spark_metadata: object, storage: object) -> Target:
         return s3_target(s3_root(location), checked_storage(storage))
     if on_azure:
         return azure_target(location, storage)
+    if on_gcs:
+        return gcs_target(location, storage)
     if on_hdfs:
         return HdfsTarget(hdfs_root(location))
     return LocalTarget(str(local_folder(location)), location, str(spark_metadata))

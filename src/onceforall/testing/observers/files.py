@@ -23,6 +23,7 @@ from onceforall.sinks.files.reading.committed_files import (
 )
 from onceforall.sinks.files.reading.sources import (
     AzureSource,
+    GcsSource,
     HdfsSource,
     S3Source,
     Source,
@@ -130,7 +131,7 @@ class FileObserver:
         Raises:
             SinkUnavailableError: the folder can't be read.
         """
-        if isinstance(self._source, AzureSource | S3Source):
+        if isinstance(self._source, AzureSource | GcsSource | S3Source):
             return self._left_in_a_bucket(self._source)
         if isinstance(self._source, HdfsSource):
             return self._left_on_hdfs(self._source)
@@ -147,7 +148,7 @@ class FileObserver:
             if path.parent not in folders and path.exists()
         ]
 
-    def _left_in_a_bucket(self, source: AzureSource | S3Source) -> list[str]:
+    def _left_in_a_bucket(self, source: AzureSource | GcsSource | S3Source) -> list[str]:
         bucket = source.tree.store
         try:
             uploads = bucket.uploads_below(self._root)

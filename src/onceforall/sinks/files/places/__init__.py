@@ -1,6 +1,6 @@
 """Where a file sink's files lie, and what differs by that: a local folder (``local``), a prefix
-in a bucket of S3 (``s3``), a folder in a container of Azure (``azure``; ``objects`` is what these
-two have in common), or a folder of HDFS (``hdfs``).
+in a bucket of S3 (``s3``) or of Google Cloud Storage (``gcs``), a folder in a container of Azure
+(``azure``; ``objects`` is what these have in common), or a folder of HDFS (``hdfs``).
 
 The steps of a batch are the same everywhere (modules ``task.writer`` and ``driver.committing``).
 What a step is made of depends on the place, and is behind three small interfaces:

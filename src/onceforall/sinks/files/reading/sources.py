@@ -13,6 +13,7 @@ from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places import AnyPath, Files
 from onceforall.sinks.files.places.azure import azure_target, credential_of_environment, is_azure
+from onceforall.sinks.files.places.gcs import gcs_target, is_gcs
 from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.tree import Tree
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onceforall.sinks.files.places.azure import AzureTarget
+    from onceforall.sinks.files.places.gcs import GcsTarget
     from onceforall.sinks.files.places.s3 import S3Target
 
 
@@ -169,6 +171,34 @@ class AzureSource:
         return self._files
 
 
+class GcsSource:
+    """A folder in a bucket of Google's: manifests by Google's client for Python, files by pyarrow's
+    own.
+    """
+
+    def __init__(self, target: GcsTarget) -> None:
+        """Nothing is looked at yet."""
+        from onceforall.sinks.files.places.objects.tree import ObjectTree
+
+        self.root = target.root
+        self._bucket = target.bucket()
+        self.tree = ObjectTree(self._bucket)
+
+    def in_arrow(self, file: DataFile) -> tuple[str, Any]:
+        """Return bucket and name."""
+        path = self.root / file.path
+        return f"{path.bucket_name}/{path.key}", self._bucket.file_system()
+
+    def stream(self, file: DataFile) -> Any:
+        """Open a file."""
+        path, files = self.in_arrow(file)
+        return files.open_input_stream(path, compression="detect")
+
+    def in_spark(self, path: AnyPath) -> str:
+        """Return a ``gs:`` URL."""
+        return str(path)
+
+
 class HdfsSource:
     """A folder of HDFS, all by hdfs-native."""
 
@@ -220,7 +250,7 @@ def source_of(path: str | os.PathLike[str], storage: Mapping[str, str] | None) -
     Raises:
         OptionError: it names no folder, or ``storage`` doesn't fit it.
         UnsupportedQueryError: it is on another kind of file system.
-        MissingExtraError: boto3, Azure's client or hdfs-native isn't installed.
+        MissingExtraError: boto3, Azure's or Google's client or hdfs-native isn't installed.
     """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if is_s3(text):
@@ -228,11 +258,13 @@ def source_of(path: str | os.PathLike[str], storage: Mapping[str, str] | None) -
         return S3Source(s3_target(root, checked_storage(storage)))
     if is_azure(text):
         return AzureSource(azure_target(arguments.path("path", path), storage))
+    if is_gcs(text):
+        return GcsSource(gcs_target(arguments.path("path", path), storage))
     if storage is not None:
         kind = "a path of HDFS" if is_hdfs(text) else "a local path"
         raise OptionError(
-            f"storage is given with {kind}. Leave it out, or give the URL of a bucket (s3a:) or a "
-            "container (abfss:) as path."
+            f"storage is given with {kind}. Leave it out, or give the URL of a bucket (s3a:, gs:) "
+            "or a container (abfss:) as path."
         )
     if is_hdfs(text):
         return HdfsSource(HdfsTarget(hdfs_root(arguments.path("path", path))))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.files.driver.identity import NAME, make_folder_id
 from onceforall.sinks.files.folders import PlaceError
-from onceforall.sinks.files.paths import HOME, MANIFESTS, SPARK_METADATA, UPLOADS
+from onceforall.sinks.files.paths import HOME, MANIFESTS, PARTS, SPARK_METADATA, UPLOADS
 from onceforall.sinks.files.places.objects.records import MARK
 from onceforall.sinks.files.places.objects.store import Store, StoreError
 from onceforall.sinks.files.places.objects.tree import ObjectTree
@@ -71,7 +71,7 @@ def check_spark_metadata(store: Store) -> None:
 
 def _check_foreign(store: Store) -> None:
     home = store.root / HOME
-    ours = {NAME, *(name.rpartition("/")[2] for name in (MANIFESTS, UPLOADS, _PROBES))}
+    ours = {NAME, *(name.rpartition("/")[2] for name in (MANIFESTS, PARTS, UPLOADS, _PROBES))}
     strange = sorted(set(store.names(home)) - ours)
     if strange:
         raise SinkCheckError(

@@ -1,0 +1,124 @@
+"""URLs, settings, rules and words of errors of the file sink on Google Cloud Storage; no server is
+needed."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import pytest
+
+from onceforall import FileSink, read_files
+from onceforall.errors import MissingExtraError, OptionError, SinkCheckError
+from onceforall.sinks.files.places.gcs import gcs_target, is_gcs
+from onceforall.sinks.files.places.gcs.client import GcsError
+from onceforall.sinks.files.places.gcs.lifecycle import check_lifecycle
+from onceforall.sinks.files.places.objects.paths import ObjectPath
+
+URL = "gs://lake/ads"
+
+
+def test_a_url_names_bucket_and_folder():
+    target = gcs_target("gs://lake/ads//days/", {"project": "p"})
+    assert str(target.root) == "gs://lake/ads/days"
+    assert (target.root.bucket_name, target.settings) == ("lake", (("project", "p"),))
+    assert is_gcs("GS://lake/ads")
+    assert not is_gcs("gsx://lake/ads")
+    assert pickle.loads(pickle.dumps(target)) == target
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "words"),
+    [
+        ("gs://lake", {}, "must name a bucket and a folder"),
+        ("gs://lake:1/ads", {}, "must name a bucket and a folder"),
+        ("gs://u:hush@lake/ads", {}, "must name a bucket and a folder"),
+        ("gs://lake/a/../b", {}, "must name a bucket and a folder"),
+        ("gs://lake/a?x=hush", {}, "must name a bucket and a folder"),
+        (f"{URL}/" + "/".join(["x" * 100] * 5), {}, "up to 400"),
+        (URL, {"spark_metadata": "continue"}, "local folders only"),
+        (URL, {"storage": {"account_key": "hush"}}, "'account_key'"),
+        (URL, {"storage": {"project": 7}}, "'project'"),
+        (URL, {"storage": "gs"}, "dictionary"),
+        (URL, {"storage": {"credentials_file": '{"private_key": "hush"}'}}, "is a key and no file"),
+        (URL, {"storage": {"endpoint": "127.0.0.1:4443"}}, "http:// or https://"),
+        (URL, {"storage": {"endpoint": "http://u:hush@host"}}, "'endpoint'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_without_their_values(path, options, words):
+    with pytest.raises(OptionError, match=words) as caught:
+        FileSink(path, **options)
+    assert "hush" not in str(caught.value)
+
+
+class Configuration:
+    def __init__(self, given):
+        self._given = given
+
+    def get(self, name, default=None):
+        return self._given.get(name, default)
+
+
+def test_the_file_of_spark_is_taken_where_storage_names_none(monkeypatch):
+    found = {"fs.gs.auth.service.account.json.keyfile": "/keys/a.json", "fs.gs.project.id": "p"}
+    monkeypatch.setattr("onceforall.spark.stores.hadoop_settings", lambda _: Configuration(found))
+    both = (("credentials_file", "/keys/a.json"), ("project", "p"))
+    assert gcs_target(URL, None).with_session(None).settings == both
+    own = gcs_target(URL, {"credentials_file": "/keys/b.json"})
+    assert own.with_session(None) == own
+
+
+def test_a_missing_client_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    with pytest.raises(MissingExtraError, match=r"onceforall\[gcs\]"):
+        read_files(URL)
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "words"),
+    [
+        ("NoSuchBucket", True, "Create it"),
+        ("DefaultCredentialsError", True, "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("403", True, "Storage Object Admin"),
+        ("FileNotFoundError", True, "file of credentials"),
+        ("429", False, "Wait"),
+        ("ConnectionError", False, "Mend the network"),
+        ("500", False, "Mend the cause"),
+    ],
+)
+def test_an_error_says_what_to_do_and_whether_asking_again_can_help(code, refused, words):
+    error = GcsError("read", ObjectPath("gs://lake", "k"), code)
+    assert error.refused == refused
+    assert str(error).startswith(f"cannot read gs://lake/k (the answer was {code}). ")
+    assert words in str(error)
+
+
+class Bucket:
+    """A bucket of which only the rules are known."""
+
+    root = ObjectPath("gs://lake", "ads")
+
+    def __init__(self, *conditions, kind="Delete", error=None):
+        self._rules = [{"action": {"type": kind}, "condition": each} for each in conditions]
+        self._error = error
+
+    def rules(self):
+        if self._error is not None:
+            raise GcsError("read", self.root, self._error)
+        return self._rules
+
+
+def test_a_rule_that_deletes_parts_within_a_day_is_refused_and_within_a_week_warned_of(caplog):
+    with pytest.raises(SinkCheckError, match="after 0 days"):
+        check_lifecycle(Bucket({"age": 30}, {"age": 0}))
+    check_lifecycle(Bucket({"age": 3, "matchesPrefix": ["ads/_once"]}))
+    assert "after 3 days" in caplog.text
+    caplog.clear()
+    check_lifecycle(Bucket({"age": 7}, {"age": 0, "matchesPrefix": ["tmp/"]}))
+    check_lifecycle(Bucket({"age": 0, "matchesSuffix": [".csv"]}, {"numNewerVersions": 1}))
+    check_lifecycle(Bucket({"age": 0}, kind="SetStorageClass"))
+    assert caplog.text == ""
+    check_lifecycle(Bucket(error="403"))
+    assert "storage.buckets.get" in caplog.text
+    with pytest.raises(GcsError):
+        check_lifecycle(Bucket(error="503"))
