@@ -123,7 +123,7 @@ release: $(READY)  ## wheel and sdist in dist/, built twice and compared, checke
 	./tests/release.sh
 
 lock:  ## resolve requirements.lock again
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra stores --extra hdfs --extra s3 --extra kinesis --extra pravega --extra connect --extra demo --group dev \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra stores --extra hdfs --extra s3 --extra azure --extra gcs --extra kinesis --extra pravega --extra connect --extra demo --group dev \
 	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean:  ## remove what was built, but not the jars in the cache folder

@@ -47,7 +47,7 @@ def under_test(place, form, **more):
             kept = client.download_blob(name).readall()
             client.delete_blob(name)
             yield
-            client.upload_blob(name, kept)
+            client.upload_blob(name, kept, overwrite=True)
 
     return SinkUnderTest(
         make_sink=lambda: place.sink(format=form, partition_by=["part"]),
