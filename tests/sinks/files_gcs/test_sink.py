@@ -129,6 +129,19 @@ def test_an_object_of_somebody_else_under_a_files_name_is_in_doubt_and_stays(pla
     assert len(place.data()) == 1
 
 
+def test_a_compose_that_finds_an_object_that_isnt_ours_deletes_no_parts(place):
+    sink = place.checked()
+    (kept,) = sink.confirm([prepared(sink, numbers(2))])
+    bucket = sink._given.bucket()
+    ((mark, parts),) = kept["uploads"]
+    name = place.parts()[0].split("/")[2]
+    place.bucket().blob(f"{place.key}/{name}").upload_from_string(b"theirs")
+    before = place.parts()
+    with pytest.raises(FileNotFoundError):
+        bucket.complete(bucket.root / name, mark, [*parts, "another part"])
+    assert place.parts() == before
+
+
 def test_a_compose_is_asked_for_with_the_condition_that_nothing_stands_there(place, monkeypatch):
     """That Google keeps it, the emulator can't show."""
     asked = []
