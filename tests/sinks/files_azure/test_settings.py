@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,8 @@ from onceforall import FileSink, read_files
 from onceforall.errors import MissingExtraError, OptionError
 from onceforall.sinks.files.paths import partition_of
 from onceforall.sinks.files.places.azure import azure_target, is_azure
-from onceforall.sinks.files.places.azure.container import AzureError, _block
+from onceforall.sinks.files.places.azure.container import AzureError, Container, _block
+from onceforall.sinks.files.places.azure.giving_up import warn_of_hierarchy
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 
 LONG = "abfss://lake@tests.dfs.core.windows.net/ads"
@@ -130,6 +132,28 @@ def test_another_kind_of_credential_in_sparks_settings_is_named(monkeypatch, cap
     )
     assert azure_target(LONG, None).with_session(None).secrets == {}
     assert "OAuth" in caplog.text
+
+
+@pytest.mark.parametrize("hierarchy", [True, False])
+def test_a_start_warns_of_an_account_of_a_kind_that_was_never_tried(monkeypatch, caplog, hierarchy):
+    container = azure_target(LONG, {"account_key": KEY}).container()
+    told = SimpleNamespace(get_account_information=lambda: {"is_hns_enabled": hierarchy})
+    monkeypatch.setattr(Container, "_client", told)
+    warn_of_hierarchy(container)
+    assert ("hierarchical namespace" in caplog.text) == hierarchy
+    assert KEY not in caplog.text
+
+
+def test_an_account_that_tells_nothing_about_its_kind_is_not_warned_of(monkeypatch, caplog):
+    from azure.core.exceptions import HttpResponseError
+
+    def refused():
+        raise HttpResponseError("hush")
+
+    container = azure_target(LONG, None).container()
+    monkeypatch.setattr(Container, "_client", SimpleNamespace(get_account_information=refused))
+    warn_of_hierarchy(container)
+    assert caplog.text == ""
 
 
 def test_a_missing_client_names_the_extra(monkeypatch):

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -265,11 +264,16 @@ class AzureTarget:
 
     def place(self) -> ObjectPlace:
         """Return the driver's side."""
-        from onceforall.sinks.files.places.azure.giving_up import check_giving_up
+        from onceforall.sinks.files.places.azure.giving_up import check_giving_up, warn_of_hierarchy
         from onceforall.sinks.files.places.objects.place import ObjectPlace
 
         container = self.container()
-        return ObjectPlace(container, functools.partial(check_giving_up, container))
+
+        def check() -> None:
+            warn_of_hierarchy(container)
+            check_giving_up(container)
+
+        return ObjectPlace(container, check)
 
 
 def credential_of_environment() -> dict[str, str]:

@@ -260,6 +260,15 @@ class Container:
                 and (each.metadata or {}).get("hdi_isfolder") != "true"
             ]
 
+    def has_hierarchy(self) -> bool:
+        """Tell whether the account has a hierarchical namespace; False where it doesn't tell."""
+        here = ObjectPath(self.root.bucket)
+        try:
+            with self._explained("ask for the kind of", here, missing=_ABSENT):
+                return bool(self._client.get_account_information().get("is_hns_enabled"))
+        except (AzureError, FileNotFoundError):
+            return False
+
     # --- uploads ----------------------------------------------------------------------------------
 
     def begin_upload(self, path: ObjectPath, metadata: Mapping[str, str]) -> str:  # noqa: ARG002  asks nothing

@@ -1,12 +1,28 @@
-"""What a start checks of a container only: that blocks can be given up."""
+"""What a start checks of a container only: that blocks can be given up, and of which kind its
+account is.
+"""
 
 from __future__ import annotations
 
 import secrets
 
+from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.files.paths import HOME
 from onceforall.sinks.files.places.azure.container import Container
+
+_log = logs.logger("onceforall.sinks.files")
+
+
+def warn_of_hierarchy(container: Container) -> None:
+    """Say where the account is of a kind that was never tried."""
+    if container.has_hierarchy():
+        _log.warning(
+            "The account of %s has a hierarchical namespace (Data Lake Storage Gen2), on which "
+            "FileSink was never tried: empty folders may stay below %s. Try the query's restarts "
+            "there before you rely on it, or use an account without one.",
+            container.root.bucket, HOME,
+        )  # fmt: skip
 
 
 def check_giving_up(container: Container) -> None:
