@@ -456,7 +456,7 @@ GUARDS = [
         "the log is read from its beginning",
         Reader,
         "_finding",
-        'self.marker(partition, int(proof["offset"]), producer_id, epoch)',
+        'self.marker(partition, proof["offset"], producer_id, epoch)',
         "self.marker(partition, 0, producer_id, epoch)",
     ),
     Guard(

@@ -797,7 +797,7 @@ def test_slices_of_nested_rows_are_written_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"path": "gs://bucket/x"}, UnsupportedQueryError, "gs:"),
+        ({"path": "oss://bucket/x"}, UnsupportedQueryError, "oss:"),
         ({"path": ""}, OptionError, "path"),
         ({"path": "file://host/x"}, OptionError, "host"),
         ({"format": "avro"}, OptionError, "parquet, orc, json, csv"),
