@@ -453,13 +453,14 @@ class QueryRun:
     def _plan(self, batch_id: int) -> tuple[str, ...]:
         try:
             return spark_checkpoint.plan_of(self._checkpoint, batch_id)
-        except CheckpointMismatchError as error:
+        except CheckpointMismatchError:
             # A run that went further deletes plans that it needs no more, this one's among them.
             committed = spark_checkpoint.last_committed(self._checkpoint)
             overtaken = judge_overtaken(batch_id, committed)
             if overtaken is None:
                 raise
-            raise overtaken.error(overtaken.message) from error
+        # Not from the other error: what is read of Spark's text of it is its first.
+        raise overtaken.error(overtaken.message)
 
     def _plan_before(self, batch_id: int) -> tuple[str, ...]:
         """Return the plan of the batch before, at whose end a batch's input begins, and which this
