@@ -264,6 +264,33 @@ def test_a_seal_that_lands_where_an_entry_was_deleted_means_nothing(store):
     assert start(store)[2] == history
 
 
+def test_a_chain_that_is_sealed_and_cleaned_while_it_is_read_counts_as_sealed():
+    class Slow(MemoryStore):
+        during = None
+
+        def read(self, key):
+            content = super().read(key)
+            if self.during and key == entry_key(generation, 2):
+                during, self.during = self.during, None
+                during()
+            return content
+
+    world = Slow()
+    log, generation = run_batches(world, [0])
+
+    def meanwhile():
+        log.append(generation, commit(1))
+        log.append(generation, Done(1))
+        run_batches(world, [2, 3])
+        cleaner, above, _ = start(world, retain_commits=1)
+        cleaner.clean(above)
+        assert world.read(entry_key(generation, 3)) is None
+
+    world.during = meanwhile
+    assert open_log(world).is_sealed(generation)
+    assert world.during is None
+
+
 def test_a_sealer_that_lost_its_chain_to_a_cleaner_goes_on_from_the_new_frontier(store):
     # The cleaner is *older* than the sealer here, which is therefore not fenced.
     for batch in range(4):

@@ -650,10 +650,19 @@ def test_a_failed_write_aborts_what_other_sinks_have_prepared():
 
 def test_tasks_are_waited_for_before_an_abort_and_ones_own_sweep_is_handed_on_to_be_repeated():
     query = Query()
-    writer = FakeWriter(ValueError("no"), a=("t0",))
+    writer, aborted_by_then = FakeWriter(ValueError("no"), a=("t0",)), []
+    wait_for_tasks = writer.wait_for_tasks
+
+    def waiting():
+        aborted_by_then.append(len(query.sinks["a"].of("abort")))
+        wait_for_tasks()
+
+    writer.wait_for_tasks = waiting
     with pytest.raises(AttemptFailedError):
         query.batch(0, writer)
     assert writer.waited_for_tasks == 1
+    assert aborted_by_then == [0]
+    assert len(query.sinks["a"].of("abort")) == 1
     older, own = (sweeps["a"] for sweeps in query.sweeps)
     assert (older.own, own.own) == (False, True)
 
