@@ -147,3 +147,17 @@ def test_a_sink_is_given_plain_types():
     writer = WriteTask((spec,), "query", 1, 0, 5, digest_only=False)._writer(spec, Context())
     writer.add(pa.RecordBatch.from_pydict({"t": pa.array(["a", "b"], pa.large_string())}), HASHES)
     assert taken == [pa.string()]
+
+
+def test_rows_that_are_written_again_from_kept_ones_are_known_to_be_kept():
+    """Their transaction may be lost once more."""
+
+    class Preparing(Refusing):
+        def pre_commit(self, transaction):
+            return {"name": "t"}
+
+    spec = WriteSpec(Preparing(None), "out", 0)
+    attempt = WriteTask((spec,), "query", 1, 0, 5, digest_only=False)._attempt(spec, Context())
+    writer = tasks._Writer(spec, attempt, digest_only=False, keep_in=None, kept={"file": "f"})
+    writer.add(ROWS, HASHES)
+    assert writer.finish()["committable"]["rows"] == {"file": "f"}

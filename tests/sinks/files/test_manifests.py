@@ -111,6 +111,28 @@ def test_a_missing_manifest_is_noticed_and_named(tmp_path, name):
         read_files(tmp_path)
 
 
+def test_a_missing_merged_manifest_is_noticed_where_only_merged_ones_come_after_it(
+    tmp_path, merging, monkeypatch
+):
+    monkeypatch.setattr(manifest_writing, "MERGED_BYTES", 6000)
+    write(tmp_path, range(60))
+    for path in folder_of(tmp_path).iterdir():
+        # What one batch wrote is merged already, or is not there yet.
+        if "-" not in path.name:
+            path.unlink()
+    known = batches(tmp_path)
+    merged = sorted(
+        (int(name.removesuffix(".json").rpartition("-")[2]), name)
+        for name in names(tmp_path)
+        if "-" in name
+    )
+    assert len(merged) >= 3
+    assert known == list(range(merged[-1][0] + 1))
+    (folder_of(tmp_path) / merged[1][1]).unlink()
+    with pytest.raises(CorruptEntryError, match="missing"):
+        batches(tmp_path)
+
+
 def test_a_damaged_manifest_is_noticed_and_named(tmp_path):
     write(tmp_path, range(2))
     path = folder_of(tmp_path) / "0.json"
