@@ -134,6 +134,21 @@ def test_what_another_sink_of_the_run_has_prepared_as_another_role_is_not_to_be_
     query.execute(f"ROLLBACK PREPARED '{first}'")
 
 
+def test_what_a_live_task_has_staged_until_its_connection_is_ended_is_swept(database, monkeypatch):
+    query = Query(database)
+    end = stale_connections.end_older_tasks
+
+    def end_late(*arguments):
+        if not staging_tables(database):
+            query.write(0, rows(1))
+        return end(*arguments)
+
+    later = query.successor()
+    monkeypatch.setattr(stale_connections, "end_older_tasks", end_late)
+    assert later.sweep() == 1
+    assert staging_tables(database) == []
+
+
 def test_what_a_decision_names_is_spared_and_so_is_ones_own_generation(database):
     query = Query(database)
     decided, undecided = query.write(0, rows(1)), query.write(0, rows(2), partition=1)

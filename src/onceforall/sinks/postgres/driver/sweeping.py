@@ -42,13 +42,8 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
     Raises:
         psycopg.Error, SinkUnavailableError: not all could be looked at, or removed.
     """
-    covered = [
-        (each.table, parsed(each.name).sink_code)
-        for each in staging.find(connection, schema)
-        if each.name and sweep.covers_name(each.name)
-    ]
     # A sink that was renamed finds under its earlier name what a frozen run keeps locked.
-    codes = {sink_code(sweep.sink), *(code for _, code in covered)}
+    codes = {sink_code(sweep.sink), *(code for _, code in _covered(connection, sweep, schema))}
     if marker_table.exists(connection, schema):
         codes |= markers.sinks(connection, schema, sweep.query_id)
     for owner in sorted(whose_code(sweep.query_id, code) for code in codes):
@@ -67,11 +62,22 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
                 "it may roll it back; until then it keeps its rows locked. %s",
                 gid, role, how_to_roll_back(gid, role),
             )  # fmt: skip
+    # Looked for again: until its connection was ended, a task may have staged something.
+    covered = _covered(connection, sweep, schema)
     for table, code in covered:
         owner = whose_code(sweep.query_id, code)
         _drop(connection, schema, table, owner, sweep.generation)
         failpoints.hit("postgres.recover.dropped")
     return count + len(covered)
+
+
+def _covered(connection: Connection, sweep: Sweep, schema: str) -> list[tuple[str, str]]:
+    """Return the staging tables that a sweep covers, each with its sink's code."""
+    return [
+        (each.table, parsed(each.name).sink_code)
+        for each in staging.find(connection, schema)
+        if each.name and sweep.covers_name(each.name)
+    ]
 
 
 def remove_named(connection: Connection, schema: str, names: Sequence[str]) -> None:

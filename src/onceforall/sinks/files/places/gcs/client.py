@@ -343,7 +343,7 @@ class GcsBucket:
             # Its text may show a request. What was tried in vain has a cause.
             cause: Any = getattr(error, "cause", None) or error
             status = getattr(cause, "code", None)
-            known = None if status is None else str(int(status))
+            known = str(int(status)) if isinstance(status, int) else None
             raise GcsError(what, path, known or type(cause).__name__) from None
 
 
