@@ -25,6 +25,9 @@ from support.pravega import EventStream
 from support.small_spark import small_spark
 from support.versitygw import VersityGateway
 
+pytest.register_assert_rewrite("sinks.files_objects")
+"""Its tests are imported by those of each store."""
+
 
 def pytest_collection_modifyitems(items):
     """A name with an address in it is another in every process: the processes of `make test`

@@ -298,7 +298,7 @@ def _lose_files(world, committable):
         return HdfsFolder(world.config["files"]).lose(committable)
     if world.config["files"].startswith("s3a:"):
         bucket, _, key = world.config["files"].partition("://")[2].partition("/")
-        return Prefix(bucket, world.place.store, key).abort(committable) > 0
+        return Prefix(bucket, world.place.store, key).lose(committable) > 0
     staged = Path(world.config["files"]) / "_onceforall" / "staging" / committable["name"]
     files = [file for file in staged.rglob("*") if file.is_file()]
     for file in files:

@@ -1,5 +1,5 @@
-"""An HTTP proxy in front of a server of S3 or Azure, with which a test loses requests and answers, repeats
-requests, makes them late, and answers them itself.
+"""An HTTP proxy in front of a server of S3, Azure or Google Cloud Storage, with which a test loses
+requests and answers, repeats requests, makes them late, and answers them itself.
 
 Clients are sent through it by their endpoint::
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import json
 import re
 import socket
 import sys
@@ -46,6 +47,8 @@ _AZURE_CODES = {
     503: "ServerBusy",
 }
 """What Azure says, in a header."""
+_GOOGLE = re.compile(r"^/(?:(upload|download)/)?storage/v1/b/[^/]+(/o)?(?:/([^/?]*)(/compose)?)?$")
+"""The JSON API: of an upload, an object's metadata or content, the list of all, or the bucket."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ class Request:
 
     @property
     def key(self):
-        """The object's key; empty for a request about a bucket."""
+        """The object's key; empty for a request about a bucket. Of Google's, what a list is of."""
+        if self._google is not None:
+            return self._google[1]
         return unquote(urlsplit(self.target).path).lstrip("/").partition("/")[2]
 
     def header(self, name):
@@ -71,7 +76,9 @@ class Request:
         """What it does: ``put``, ``create`` (only if there is none), ``replace`` (only if
         unchanged), ``copy``, ``get``, ``head``, ``list``, ``delete``, ``begin upload``, ``part``,
         ``complete upload``, ``abort upload``, ``list parts``, or ``other``. On Azure an upload is
-        aborted as it is completed."""
+        aborted as it is completed; Google's have ``compose`` instead of all these."""
+        if self._google is not None:
+            return self._google[0]
         query = parse_qs(urlsplit(self.target).query, keep_blank_values=True)
         if "comp" in query:
             of_azure = {("PUT", "block"): "part", ("PUT", "blocklist"): "complete upload"}
@@ -95,6 +102,28 @@ class Request:
         else:
             kind = "replace" if self.header("if-match") else "put"
         return kind
+
+    @property
+    def _google(self):
+        """Kind and key of a request to Google's JSON API; None for others."""
+        parts = urlsplit(self.target)
+        found = _GOOGLE.match(parts.path)
+        if found is None:
+            return None
+        way, of_objects, name, compose = found.groups()
+        query = parse_qs(parts.query)
+        if of_objects is None:
+            return "other", ""
+        is_new = query.get("ifGenerationMatch") == ["0"]
+        if way == "upload":
+            # The first part of a multipart body says which, or the query.
+            named = re.search(rb'"name": *("(?:[^"\\]|\\.)*")', self.body)
+            key = json.loads(named[1]) if named else query.get("name", [""])[0]
+            return "create" if is_new else "put", key
+        if name is None:
+            return "list", query.get("prefix", [""])[0]
+        kinds = {"POST": "compose" if compose else "other", "DELETE": "delete", "GET": "head"}
+        return "get" if way else kinds.get(self.method, "other"), unquote(name)
 
 
 @dataclass(frozen=True)
@@ -366,6 +395,9 @@ def _own_answer(status, request):
     code = _CODES[status]
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>by the test</Message></Error>'
     headers = (("Content-Type", "application/xml"),)
+    if _GOOGLE.match(urlsplit(request.target).path):
+        headers = (("Content-Type", "application/json"),)
+        body = json.dumps({"error": {"code": status, "message": "by the test"}})
     if any(name.lower() == "x-ms-version" for name, _ in request.headers):
         headers, body = (("x-ms-error-code", _AZURE_CODES[status]),), ""
     return Answer(status, code, headers, body.encode())

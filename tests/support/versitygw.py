@@ -4,49 +4,13 @@ code with moto. Go builds it once, into the cache of the jars, which takes minut
 from __future__ import annotations
 
 import http.client
-import os
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
 
 from onceforall.embedded import EmbeddedS3
-from onceforall.embedded.jars import cache_folder
 from onceforall.embedded.network import HOST
-from onceforall.errors import EmbeddedServerError
+from support.go_programs import built
 
 VERSION = "1.8.0"
-_MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
-_BUILD_DEADLINE_S = 1500.0
-
-
-def versitygw():
-    """Return the program, which is built when it is not in the cache."""
-    program = cache_folder() / "go" / f"versitygw-{VERSION}" / "versitygw"
-    if program.is_file():
-        return program
-    go = shutil.which("go")
-    if go is None:
-        raise EmbeddedServerError(
-            "Tests on a second S3 server build versitygw, and there is no `go` on the PATH. "
-            f"Install Go, or lay the program at {program}."
-        )
-    program.parent.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, and moved there whole: another process of the tests may build it too.
-    with tempfile.TemporaryDirectory(dir=program.parent.parent) as work:
-        built = subprocess.run(
-            [go, "install", _MODULE],
-            env={**os.environ, "GOBIN": work},
-            capture_output=True,
-            text=True,
-            timeout=_BUILD_DEADLINE_S,
-            check=False,
-        )
-        if built.returncode != 0:
-            raise EmbeddedServerError(f"versitygw could not be built:\n{built.stderr[-2000:]}")
-        program.parent.mkdir(exist_ok=True)
-        (Path(work) / "versitygw").replace(program)
-    return program
+_MODULE = "github.com/versity/versitygw/cmd/versitygw"
 
 
 class VersityGateway(EmbeddedS3):
@@ -56,7 +20,7 @@ class VersityGateway(EmbeddedS3):
     _folder_prefix = "onceforall-versitygw-"
 
     def _find_programs(self):
-        self._program = versitygw()
+        self._program = built("versitygw", _MODULE, VERSION)
 
     def _command(self):
         for folder in ("objects", "metadata"):

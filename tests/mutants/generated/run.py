@@ -2,8 +2,9 @@
 ``python tests/mutants/generated/run.py protocol commit_log``; or, with ``--outside``, those that
 somebody planted who didn't know the tests.
 
-A bug that the chosen tests let through goes to the simulator, where that drives the module, and
-then to the slow tests that run its lines. Ends with 1 when one survived that nobody has judged
+A bug that the chosen tests let through goes to the simulator, where that drives the module, then to
+the slow tests that run its lines, and with ``--beside`` to all tests of ``make test`` in the folders
+of its room: those that start servers are not looked at by ``choosing.py``. Ends with 1 when one survived that nobody has judged
 (``verdicts.toml``). What was tried stands in build/mutants/generated.json at any time, and
 ``--resume`` goes on from there: a bug that was noticed stays noticed as long as its module and the
 file of the test are as they were, and one that survived as long as the package and all tests are.
@@ -39,6 +40,15 @@ from mutants.servers import started
 
 SIMULATED = ("protocol/", "commit_log/", "driver/coordinator.py", "driver/transaction.py")
 SIMULATOR = 'tests/simulation -m "not long"'
+BESIDE = {
+    **{room: (room,) for room in ("cli", "commit_log", "connect", "demo", "embedded", "operators")},
+    **{room: (room,) for room in ("sources", "testing")},
+    **{room: (room, "integration") for room in ("driver", "spark", "task")},
+    "operate": ("cli",),
+    "protocol": ("protocol", "driver", "integration"),
+}
+"""The folders of tests of a room; of what lies in none, those of the query's two sides."""
+BESIDE_S = 300
 HUNG, NO_PROGRAM, UNTESTED = "hung", "no program", "untested"
 
 _NO_PROGRAM = ("NameError", "UnboundLocalError", "SyntaxError", "ImportError")
@@ -69,6 +79,25 @@ def with_checks(bug: Generated, chosen: choosing.Chosen, *, slow: bool = True) -
     return replace(bug, checks=tuple(checks))
 
 
+def with_whole_folders(bug: Generated) -> Generated:
+    """Return the bug with all tests of ``make test`` in the folders of its room behind its checks:
+    those that need servers too, whatever lines they run."""
+    check = shlex.join([*folders_beside(bug.file), "-m", "not long"])
+    return replace(bug, checks=(*bug.checks, check), timeout_s=BESIDE_S)
+
+
+def folders_beside(file: str) -> list[str]:
+    """Return the folders of tests, below the checkout, of the room that a module lies in.
+
+    Args:
+        file: the module, below src/onceforall.
+    """
+    room, *inner = Path(file).parts
+    if room == "sinks" and len(inner) > 1:
+        return [f"tests/sinks/{inner[0]}"]
+    return [f"tests/{folder}" for folder in BESIDE.get(room, ("driver", "task"))]
+
+
 def status_of(verdict: Verdict) -> str:
     """Return what a verdict says of a bug that nobody chose.
 
@@ -96,6 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"The code at the place of {len(gone)} has changed since: {', '.join(gone) or '-'}")
         found += planted
     bugs = [with_checks(bug, chosen, slow=options.slow) for bug in found]
+    if options.beside:
+        bugs = [with_whole_folders(bug) for bug in bugs]
     if options.sample is not None:
         bugs = random.Random(options.seed).sample(bugs, min(options.sample, len(bugs)))
     results = Results(options.output / "generated.json")
@@ -123,6 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="keep what still holds")
     parser.add_argument("--no-slow", dest="slow", action="store_false", help="the quick tests only")
+    parser.add_argument(
+        "--beside", action="store_true", help="then all tests of make test in the room's folders"
+    )
     parser.add_argument("--lines", type=Path, default=choosing.LINES)
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants")
     return parser

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mutants.catalogue import SOURCE
+from mutants.catalogue import ROOT, SOURCE
 from mutants.generated import outside, run
 from mutants.generated.choosing import OF_A_KIND, Chosen
 from mutants.generated.operators import (
@@ -127,6 +127,18 @@ def test_quick_tests_that_run_the_line_come_first_and_not_all_of_one_kind():
 
 
 # --- what it comes to -----------------------------------------------------------------------------
+
+
+def test_a_bug_goes_to_all_tests_of_its_room_at_last():
+    bug = run.with_whole_folders(outside.load()[0][0])
+    assert bug.checks[-1] == "tests/protocol tests/driver tests/integration -m 'not long'"
+
+
+def test_the_tests_of_each_room_are_there():
+    files = [str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")]
+    assert "sinks/postgres/markers.py" in files
+    for file in files:
+        assert all((ROOT / folder).is_dir() for folder in run.folders_beside(file)), file
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,18 @@ from sinks.files_azure.place import folder_on
 from support.azurite import Azurite
 from support.http_faults import HttpProxy
 
+REQUESTS = {
+    "complete": {"method": "PUT", "kind": "complete upload"},
+    "manifest": {"method": "PUT", "key": r"/0\.json$", "kind": "create"},
+    "part": {"method": "PUT", "kind": "part"},
+    "parts": {"method": "GET", "kind": "list parts"},
+    "record": {"method": "PUT", "key": "/uploads/", "kind": "put"},
+    "look": {"method": "HEAD"},
+    "read": {"method": "GET", "kind": "get"},
+    "list": {"method": "GET", "kind": "list"},
+    "delete": {"method": "DELETE"},
+}
+
 
 @pytest.fixture(scope="session")
 def azurite():
@@ -41,3 +53,20 @@ def proxy(azurite, monkeypatch):
     monkeypatch.setattr(container, "_clients", {})
     with HttpProxy(azurite.port) as running:
         yield running
+
+
+@pytest.fixture
+def requests():
+    # Two looks whether there is a manifest come before it is put.
+    behind = {"method": "GET", "key": r"/0\.json$", "nth": 3}
+    return {**REQUESTS, "behind the manifest": behind}
+
+
+@pytest.fixture(params=REQUESTS)
+def which(request):
+    return REQUESTS[request.param]
+
+
+@pytest.fixture(params=["complete", "delete", "look", "parts"])
+def in_a_sweep(request):
+    return REQUESTS[request.param]

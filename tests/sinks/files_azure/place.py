@@ -5,43 +5,45 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from onceforall import FileSink, read_files
-from onceforall.sink import StartInfo
-from sinks.files.building import QUERY
+from sinks.files_objects.place import ObjectsUnderTest
 from support.azurite import ACCOUNT
 
 
 @dataclass(frozen=True)
-class Folder:
-    """It may be pickled to other processes: it holds no connection."""
+class Folder(ObjectsUnderTest):
+    """A folder of Azure's."""
 
     container: str
     storage: dict
     key: str = "lake/ads"
 
+    takers = "a week after"
+    taken = 409
+    modules = ("azure.storage.blob",)
+    settings = ("endpoint",)
+
     @property
     def url(self):
         return f"abfss://{self.container}@{ACCOUNT}.dfs.core.windows.net/{self.key}"
 
-    def sink(self, **options):
-        return FileSink(self.url, storage=self.storage, **options)
+    @property
+    def environment(self):
+        return {"AZURE_STORAGE_ACCOUNT_KEY": self.storage["account_key"]}
 
-    def checked(self, **options):
-        sink = self.sink(**options)
-        sink.check(StartInfo(QUERY, "out"))
-        return sink
+    @property
+    def spark_settings(self):
+        name = f"spark.hadoop.fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net"
+        return {name: self.storage["account_key"]}
 
-    def files(self):
-        return read_files(self.url, storage=self.storage)
+    def store(self):
+        return self.sink()._given.container()
 
-    def numbers(self, column="n"):
-        return sorted(self.files().to_arrow().to_pydict().get(column, []))
+    def through(self, endpoint):
+        storage = {**self.storage, "endpoint": f"{endpoint}/{ACCOUNT}"}
+        return Folder(self.container, storage, self.key)
 
-    def through(self, address):
-        """The same, by way of a proxy."""
-        return Folder(
-            self.container, {**self.storage, "endpoint": f"{address}/{ACCOUNT}"}, self.key
-        )
+    def elsewhere(self, key):
+        return Folder(self.container, self.storage, key)
 
     @contextlib.contextmanager
     def client(self):
@@ -56,41 +58,43 @@ class Folder:
             yield made
 
     def keys(self, under=""):
-        """The names of blobs below the folder, without it."""
         with self.client() as client:
             found = client.list_blobs(f"{self.key}/{under}")
             return sorted(each.name.removeprefix(f"{self.key}/") for each in found)
 
-    def data(self):
-        return [key for key in self.keys() if "part-" in key and not key.startswith("_")]
+    def get(self, name):
+        with self.client() as client:
+            return client.download_blob(f"{self.key}/{name}").readall()
 
-    def uploads(self):
-        """The names of all blobs of the container that have only blocks."""
+    def put(self, name, content, mark=None):
+        metadata = None if mark is None else {"onceforall": mark}
+        with self.client() as client:
+            client.upload_blob(f"{self.key}/{name}", content, overwrite=True, metadata=metadata)
+
+    def delete(self, name):
+        with self.client() as client:
+            client.delete_blob(f"{self.key}/{name}")
+
+    def begun(self):
         with self.client() as client:
             every = {each.name for each in client.list_blobs(include=["uncommittedblobs"])}
-            return sorted(every - {each.name for each in client.list_blobs()})
+            found = every - {each.name for each in client.list_blobs()}
+            return sorted(name.removeprefix(f"{self.key}/") for name in found)
+
+    def begin_theirs(self, name):
+        with self.client() as client:
+            blob = client.get_blob_client(f"{self.key}/{name}")
+            blob.stage_block(f"{'0' * 32}-00001", b"theirs")
 
     def lose_blocks(self, name):
         """Do what Azure does a week after the last block was sent."""
-        with self.client() as client:
-            client.delete_blob(name)  # Azurite's way; Azure itself doesn't find such a blob
+        self.delete(name)  # Azurite's way; Azure itself doesn't find such a blob
 
     def lose(self, committable):
-        """Lose the blocks of a transaction; return of how many files."""
-        there = [name for name in self.uploads() if committable["name"] in name]
+        there = [name for name in self.begun() if committable["name"] in name]
         for name in there:
             self.lose_blocks(name)
         return len(there)
-
-    def left(self):
-        """What lies there and is no result."""
-        known = {path.partition(f"/{self.key}/")[2] for path in self.files().paths}
-        return [
-            *self.keys("_onceforall/uploads/"),
-            *self.keys("_onceforall/probes/"),
-            *(f"blocks of {key}" for key in self.uploads()),
-            *(key for key in self.data() if key not in known),
-        ]
 
 
 def folder_on(server, container):

@@ -1,146 +1,15 @@
-"""kill -9 at each step of a task and of a driver that write to Azure; another process completes the
-batch, or sweeps it."""
+"""As on any store of objects; and an abort that is killed in between."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from onceforall.sink import Sweep
-from sinks.files.building import QUERY, commit, numbers, permit, prepared
-from support.waiting import until
+from sinks.files_objects.crashes import *  # noqa: F403
+from sinks.files_objects.crashes import WORKER
 
 pytestmark = [pytest.mark.azure, pytest.mark.long]
-
-WORKER = str(Path(__file__).parents[1] / "files" / "worker.py")
-
-
-class Processes:
-    """Tasks and drivers in processes of their own, on one prefix."""
-
-    def __init__(self, place, folder):
-        self.place, self._kept, self.seen = place, folder / "kept.json", folder / "seen"
-        self.seen.mkdir()
-
-    def started(self, step, failpoints=""):
-        environment = {
-            **os.environ,
-            "ONCEFORALL_FAILPOINTS": failpoints,
-            "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
-        }
-        options = {"storage": self.place.storage, "kept": str(self._kept)}
-        command = [sys.executable, WORKER, self.place.url, step, json.dumps(options)]
-        return subprocess.Popen(command, env=environment)
-
-    def run(self, step, failpoints=""):
-        return self.started(step, failpoints).wait(timeout=120)
-
-    def keep(self, committables):
-        self._kept.write_text(json.dumps(committables))
-
-    def kept(self):
-        return json.loads(self._kept.read_text())
-
-
-@pytest.fixture
-def processes(place, tmp_path):
-    return Processes(place, tmp_path)
-
-
-@pytest.fixture
-def decided(processes):
-    """A batch that is decided and not committed."""
-    sink = processes.place.checked(partition_by=["p"])
-    rows = [numbers(4, 4 * i, p=["a", "b", "a/..", None]) for i in range(2)]
-    processes.keep(sink.confirm([prepared(sink, each, partition=i) for i, each in enumerate(rows)]))
-    return processes
-
-
-def assert_whole(place, batches=1):
-    assert place.numbers() == list(range(8 * batches))
-    assert place.left() == []
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "file.write.opened",
-        "file.pre_commit.file_written",
-        "file.pre_commit.file_synced@2",
-        "file.pre_commit.after",
-    ],
-)
-def test_what_a_killed_task_leaves_is_never_seen_and_is_swept(processes, point):
-    name, _, hit = point.partition("@")
-    assert processes.run("prepare", f"{name}=kill@{hit or 1}") == -signal.SIGKILL
-    place = processes.place
-    assert place.keys("_onceforall/uploads/")
-    sink = place.sink()
-    assert sink.recover(Sweep(QUERY, "out", 1)) == 1
-    assert place.left() == []
-    assert place.files().rows == 0
-
-
-COMMIT_POINTS = [
-    "file.commit.before",
-    "file.commit.renamed",
-    "file.commit.renamed@6",
-    "file.commit.synced",
-    "file.manifest.before",
-    "file.create.linked",
-    "file.manifest.after",
-    "file.newest.before",
-    "file.newest.linked",
-    "file.commit.before_clearing",
-]
-BEHIND_THE_MANIFEST = set(COMMIT_POINTS[COMMIT_POINTS.index("file.create.linked") :])
-
-
-@pytest.mark.parametrize("point", COMMIT_POINTS)
-def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point):
-    name, _, hit = point.partition("@")
-    # The probe of a start creates an object, and tries to once more.
-    hit = hit or ("3" if name == "file.create.linked" else "1")
-    assert decided.run("commit", f"{name}=kill@{hit}") == -signal.SIGKILL
-    place = decided.place
-    assert place.files().rows == (8 if point in BEHIND_THE_MANIFEST else 0)
-    sink = place.checked(partition_by=["p"])
-    names = {each["name"] for each in decided.kept()}
-    assert sink.recover(Sweep(QUERY, "out", 1, spared=names)) == 0
-    assert len(sink.commit(permit(), decided.kept()).completed) == 2
-    assert_whole(place)
-
-
-@pytest.mark.parametrize("point", ["file.manifest.before", "file.commit.renamed"])
-def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(decided, point):
-    zombie = decided.started("commit", f"{point}=freeze@1")
-    place = decided.place
-    try:
-        until(lambda: (decided.seen / point).exists(), 60, f"failpoint {point}")
-        sink = place.checked(partition_by=["p"])
-        assert len(sink.commit(permit(), decided.kept()).completed) == 2
-        for batch in (1, 2):
-            commit(sink, batch, numbers(8, 8 * batch, p=["a", "b"] * 4))
-        before = place.keys()
-    finally:
-        zombie.send_signal(signal.SIGCONT)
-        assert zombie.wait(timeout=60) == 0
-    assert place.keys() == before
-    assert_whole(place, batches=3)
-
-
-def test_an_abort_that_is_killed_is_done_by_the_sweep(decided):
-    assert decided.run("abort", "file.abort.deleted=kill") == -signal.SIGKILL
-    assert len(decided.place.uploads()) == 4
-    assert decided.run("abort") == 0
-    assert decided.place.left() == []
-
 
 KILLED_BEHIND_THE_PLACEHOLDER = """
 import os, runpy, signal, sys
@@ -160,18 +29,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def test_a_placeholder_that_a_killed_abort_leaves_is_deleted_by_the_sweep(decided):
     place = decided.place
-    options = json.dumps({"storage": place.storage, "kept": str(decided._kept)})
-    command = [sys.executable, "-c", KILLED_BEHIND_THE_PLACEHOLDER]
-    killed = subprocess.run([*command, WORKER, place.url, "abort", options], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert len(place.uploads()) == 7
+    program = "-c", KILLED_BEHIND_THE_PLACEHOLDER, WORKER
+    assert decided.run("abort", program=program) == -signal.SIGKILL
+    assert len(place.begun()) == 7
     assert len(place.data()) == 1
     assert place.files().rows == 0
     assert decided.run("abort") == 0
     assert place.left() == []
-
-
-def test_several_processes_commit_the_same_batch_at_once(decided):
-    drivers = [decided.started("commit") for _ in range(3)]
-    assert [driver.wait(timeout=120) for driver in drivers] == [0, 0, 0]
-    assert_whole(decided.place)

@@ -9,40 +9,44 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from onceforall import FileSink, read_files
-from onceforall.sink import StartInfo
-from sinks.files.building import QUERY
+from sinks.files_objects.place import ObjectsUnderTest
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """It may be pickled to other processes: it holds no connection."""
+class Prefix(ObjectsUnderTest):
+    """A prefix of S3's."""
 
     bucket: str
     storage: dict
     key: str = "lake/ads"
 
+    part_bytes = 5 << 20
+    takers = "lifecycle"
+    taken = 412
+    modules = ("boto3",)
+    settings = ("endpoint", "region")
+
     @property
     def url(self):
         return f"s3a://{self.bucket}/{self.key}"
 
-    def sink(self, **options):
-        return FileSink(self.url, storage=self.storage, **options)
+    @property
+    def environment(self):
+        names = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY"}
+        return {names[name]: self.storage[name] for name in names}
 
-    def checked(self, **options):
-        sink = self.sink(**options)
-        sink.check(StartInfo(QUERY, "out"))
-        return sink
+    @property
+    def secrets(self):
+        return [self.storage["secret_access_key"]]
 
-    def files(self):
-        return read_files(self.url, storage=self.storage)
-
-    def numbers(self, column="n"):
-        return sorted(self.files().to_arrow().to_pydict().get(column, []))
+    def store(self):
+        return self.sink()._given.bucket()
 
     def through(self, endpoint):
-        """The same, by way of a proxy."""
         return Prefix(self.bucket, {**self.storage, "endpoint": endpoint}, self.key)
+
+    def elsewhere(self, key):
+        return Prefix(self.bucket, self.storage, key)
 
     @contextlib.contextmanager
     def client(self):
@@ -64,7 +68,6 @@ class Prefix:
             made.close()
 
     def keys(self, under=""):
-        """The keys below the prefix, without it."""
         with self.client() as client:
             pages = client.get_paginator("list_objects_v2").paginate(
                 Bucket=self.bucket, Prefix=f"{self.key}/{under}"
@@ -75,8 +78,20 @@ class Prefix:
                 for each in page.get("Contents", ())
             )
 
-    def data(self):
-        return [key for key in self.keys() if "part-" in key and not key.startswith("_")]
+    def get(self, name):
+        with self.client() as client:
+            return client.get_object(Bucket=self.bucket, Key=f"{self.key}/{name}")["Body"].read()
+
+    def put(self, name, content, mark=None):
+        metadata = {} if mark is None else {"onceforall": mark}
+        with self.client() as client:
+            client.put_object(
+                Bucket=self.bucket, Key=f"{self.key}/{name}", Body=content, Metadata=metadata
+            )
+
+    def delete(self, name):
+        with self.client() as client:
+            client.delete_object(Bucket=self.bucket, Key=f"{self.key}/{name}")
 
     def uploads(self):
         """The keys and ids of all incomplete uploads of the bucket."""
@@ -84,24 +99,21 @@ class Prefix:
             found = client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", ())
             return sorted((each["Key"], each["UploadId"]) for each in found)
 
-    def abort(self, committable):
-        """Do what a lifecycle rule does; return how many uploads there were."""
+    def begun(self):
+        return [key.removeprefix(f"{self.key}/") for key, _ in self.uploads()]
+
+    def begin_theirs(self, name):
+        with self.client() as client:
+            client.create_multipart_upload(Bucket=self.bucket, Key=f"{self.key}/{name}")
+
+    def lose(self, committable):
+        """Do what a lifecycle rule does."""
         ids = {upload for upload, _ in committable["uploads"]}
         there = [(key, upload) for key, upload in self.uploads() if upload in ids]
         with self.client() as client:
             for key, upload in there:
                 client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
         return len(there)
-
-    def left(self):
-        """What lies there and is no result."""
-        known = {path.partition(f"/{self.key}/")[2] for path in self.files().paths}
-        return [
-            *self.keys("_onceforall/uploads/"),
-            *self.keys("_onceforall/probes/"),
-            *(f"upload to {key}" for key, _ in self.uploads()),
-            *(key for key in self.data() if key not in known),
-        ]
 
 
 def prefix_on(server, bucket):

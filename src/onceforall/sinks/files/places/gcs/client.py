@@ -342,7 +342,9 @@ class GcsBucket:
                 raise
             # Its text may show a request. What was tried in vain has a cause.
             cause: Any = getattr(error, "cause", None) or error
-            status = getattr(cause, "code", None)
+            # What an upload was answered has its status in the answer alone.
+            answer = getattr(cause, "response", None)
+            status = getattr(cause, "code", None) or getattr(answer, "status_code", None)
             known = str(int(status)) if isinstance(status, int) else None
             raise GcsError(what, path, known or type(cause).__name__) from None
 

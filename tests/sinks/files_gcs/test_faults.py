@@ -1,0 +1,7 @@
+"""As on any store of objects."""
+
+import pytest
+
+from sinks.files_objects.faults import *  # noqa: F403
+
+pytestmark = [pytest.mark.gcs, pytest.mark.long]
