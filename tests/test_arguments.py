@@ -379,6 +379,29 @@ def test_no_message_shows_the_password_of_a_location(location, used):
     assert location.rpartition("@")[2] in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "https://acct.blob.core.windows.net/lake/ads?sv=1&sig={}",
+        "https://storage.googleapis.com/lake/ads?X-Goog-Signature={}",
+        "wasbs://lake@acct.blob.core.windows.net/ads?sig={}",
+        "abfss://lake@acct.dfs.core.windows.net/ads?sig={}",
+        "abfss://lake@acct.dfs.core.windows.net/ads#sig={}",
+        "gs://lake/ads?X-Goog-Signature={}",
+        "s3a://lake/ads?X-Amz-Signature={}",
+        "ftp://host/lake?sig={}",
+    ],
+)
+@pytest.mark.parametrize("used", [ofa.FileSink, ofa.read_files])
+def test_no_message_shows_the_signature_of_a_url_that_was_copied(path, used):
+    with pytest.raises((ofa.ConfigurationError, ofa.UnsupportedQueryError)) as raised:
+        used(path.format(SECRET))
+    assert SECRET not in str(raised.value)
+    assert re.search("ads|lake", str(raised.value))
+    if path.startswith(("https", "wasb")):
+        assert "abfss://container@account" in str(raised.value)
+
+
 def test_what_is_shown_of_a_value_is_short_and_the_same_in_every_process():
     assert [arguments.shown(value) for value in (None, True, 7, "a", object(), b"x", {})] == [
         "None", "True", "7", "'a'", *(f"a value of the type {name}" for name in ("object", "bytes", "dict")),

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import onceforall
-from support.pages import ROOT
+from support.pages import ROOT, text_of_tests
 
 PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_only_what_onceforall_lacks_has_no_test():
 @pytest.mark.parametrize("test", sorted({test for tests in TESTS.values() for test in tests}))
 def test_a_test_that_is_named_exists(test):
     path, _, name = test.partition("::")
-    text = (ROOT / path).read_text(encoding="utf-8")
+    text = text_of_tests(path)
     assert re.search(rf"def {name or 'test_.*'}\(", text), f"{path} has no test {name} any more"
 
 

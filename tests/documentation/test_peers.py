@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import tomllib
 
-from support.pages import ROOT
+from support.pages import ROOT, text_of_tests
 
 DATA = tomllib.loads((ROOT / "docs" / "peers.toml").read_text(encoding="utf-8"))
 BUGS = DATA["bug"]
@@ -79,5 +79,5 @@ def test_what_an_entry_leads_to_exists(bug):
 def test_the_tests_of_an_entry_exist(bug):
     for test in bug["tests"]:
         path, _, name = test.partition("::")
-        text = (ROOT / path).read_text(encoding="utf-8")
+        text = text_of_tests(path)
         assert re.search(rf"^ *def {name}\(", text, re.MULTILINE), f"{path} has no test {name}"

@@ -39,6 +39,18 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
+def text_of_tests(path):
+    """The text of a file of tests, with that of a suite that it imports whole.
+
+    Args:
+        path: the file, below the checkout.
+    """
+    text = (ROOT / path).read_text(encoding="utf-8")
+    suites = re.findall(r"^from (sinks\.\w+\.\w+) import \*", text, re.MULTILINE)
+    others = [ROOT / "tests" / f"{suite.replace('.', '/')}.py" for suite in suites]
+    return "\n".join([text, *(each.read_text(encoding="utf-8") for each in others)])
+
+
 def blocks(page, *languages):
     """The blocks of a page in their order; those of some languages, or all."""
     path = ROOT / page

@@ -27,6 +27,7 @@ _LONGEST_SHOWN = 80
 _MAY_BE_SECRET = re.compile(
     r"://.*@|passw|secret|token|\bpwd?\b|credential|api.?key", re.IGNORECASE | re.DOTALL
 )
+_QUERY = re.compile(r"[?#].+", re.DOTALL)
 _USER_INFO = re.compile(r"(?<=://)[^/].*@", re.DOTALL)
 
 
@@ -44,8 +45,13 @@ def shown(value: object) -> str:
 
 
 def location_shown(location: str) -> str:
-    """Return a path or URL for a message, without a user and a password that it names."""
-    return _USER_INFO.sub("…@", location)
+    """Return a path or URL for a message, without a user and a password that it names; of a URL
+    with a host also without its query and fragment, where signatures stand.
+    """
+    seen = _USER_INFO.sub("…@", location)
+    if "://" not in seen:
+        return seen
+    return _QUERY.sub(lambda found: f"{found[0][0]}…", seen)
 
 
 def wrong(name: str, value: object, expected: str) -> OptionError:

@@ -198,6 +198,15 @@ def test_a_dot_at_the_end_of_a_folders_name_is_escaped_and_read_back(folder, wri
     assert partition_of(written) == partition_of(folder)
 
 
+@pytest.mark.parametrize("character", ["\x81", "\x9f", "\ue000", "\uf8ff", "\U000f0000", "\ufffe"])
+def test_a_folder_of_which_azure_takes_no_name_is_refused(character):
+    assert f"U+{ord(character):04X}" in azure_target(LONG, None).unfit(f"p=a{character}")
+
+
+def test_a_folder_of_letters_of_any_language_is_fit():
+    assert azure_target(LONG, None).unfit("p=ü 漢字 🎉 \ufffd") is None
+
+
 def test_the_ids_of_blocks_have_one_length():
     """Azure wants it of all blocks of a blob."""
     assert len({len(_block("0" * 32, number)) for number in (1, 99, 50_000)}) == 1

@@ -160,6 +160,44 @@ def test_a_short_url_and_a_sas_token_serve_the_same_folder(place, azurite):
     assert read_files(url, storage=storage).to_arrow().num_rows == 2
 
 
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+@pytest.mark.parametrize("how", ["as it is", "with a question mark", "of the environment"])
+def test_files_are_read_with_a_sas_token(place, azurite, monkeypatch, form, how):
+    token = azurite.sas_token("rl")
+    commit(place.checked(format=form), 0, numbers(2))
+    storage = {"endpoint": place.storage["endpoint"]}
+    if how == "of the environment":
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", token)
+    else:
+        storage["sas_token"] = token if how == "as it is" else f"?{token}"
+    files = Folder(place.container, storage).files()
+    assert files.to_arrow().column("n").to_pylist() == [0, 1]
+    assert files.dataset().count_rows() == 2
+
+
+def test_a_reader_whose_file_is_gone_or_refused_shows_no_token(place, azurite, proxy, caplog):
+    commit(place.checked(), 0, numbers(2))
+    token = azurite.sas_token("rl")
+    signature = token.rpartition("sig=")[2].partition("&")[0]
+    far = place.through(proxy.endpoint)
+    given = Folder(place.container, {"endpoint": far.storage["endpoint"], "sas_token": token})
+    dataset = given.files().dataset()
+    fault = proxy.answer(403, key="part-", count=1000)
+    for read in (dataset.to_table, given.files().to_arrow):
+        with pytest.raises(OSError) as told:
+            read()
+        texts = [str(told.value), repr(told.value), *map(str, told.value.args)]
+        texts += [str(each) for each in (told.value.__cause__, told.value.__context__) if each]
+        assert "403" in texts[0]
+        assert not [text for text in texts if signature in text]
+    fault.end()
+    place.delete(place.data()[0])
+    with pytest.raises(FileNotFoundError) as told:
+        dataset.to_table()
+    assert signature not in f"{told.value!r}{told.value}"
+    assert signature not in caplog.text
+
+
 def test_a_key_of_the_environment_serves_where_none_is_given(place, azurite, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azurite.key)
     bare = Folder(place.container, {"endpoint": azurite.endpoint})

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from onceforall import FileSink, read_files
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError
 from onceforall.sinks.files.places.gcs import gcs_target, is_gcs
-from onceforall.sinks.files.places.gcs.client import GcsError
+from onceforall.sinks.files.places.gcs.client import GcsBucket, GcsError
 from onceforall.sinks.files.places.gcs.lifecycle import check_lifecycle
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 
@@ -43,6 +44,11 @@ def test_a_url_names_bucket_and_folder():
         (URL, {"storage": {"credentials_file": '{"private_key": "hush"}'}}, "is a key and no file"),
         (URL, {"storage": {"endpoint": "127.0.0.1:4443"}}, "http:// or https://"),
         (URL, {"storage": {"endpoint": "http://u:hush@host"}}, "'endpoint'"),
+        (
+            URL,
+            {"storage": {"endpoint": "http://host", "credentials_file": "/hush.json"}},
+            "everybody could read",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_without_their_values(path, options, words):
@@ -80,6 +86,8 @@ def test_a_missing_client_names_the_extra(monkeypatch):
         ("NoSuchBucket", True, "Create it"),
         ("DefaultCredentialsError", True, "GOOGLE_APPLICATION_CREDENTIALS"),
         ("403", True, "Storage Object Admin"),
+        ("403", True, "retention policy"),
+        ("ValueError", True, "small letters"),
         ("FileNotFoundError", True, "file of credentials"),
         ("429", False, "Wait"),
         ("ConnectionError", False, "Mend the network"),
@@ -105,20 +113,80 @@ class Bucket:
     def rules(self):
         if self._error is not None:
             raise GcsError("read", self.root, self._error)
-        return self._rules
+        return self._rules, "STANDARD"
 
 
-def test_a_rule_that_deletes_parts_within_a_day_is_refused_and_within_a_week_warned_of(caplog):
+NEVER = {
+    "another prefix": {"age": 0, "matchesPrefix": ["tmp/"]},
+    "files": {"age": 0, "matchesSuffix": [".csv", "x9"]},
+    "replaced versions": {"age": 0, "isLive": False},
+    "newer versions": {"numNewerVersions": 1},
+    "long replaced": {"daysSinceNoncurrentTime": 1},
+    "replaced before": {"noncurrentTimeBefore": "2099-01-01"},
+    "custom": {"daysSinceCustomTime": 0, "customTimeBefore": "2099-01-01"},
+    "old ones": {"age": 0, "createdBefore": "2020-01-01"},
+    "another class": {"age": 0, "matchesStorageClass": ["ARCHIVE"]},
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_a_rule_that_deletes_no_part_is_no_obstacle(name, caplog):
+    check_lifecycle(Bucket(NEVER[name]))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"age": 0},
+        {"isLive": True},
+        {"createdBefore": "2099-01-01"},
+        {"matchesPrefix": ["ads/"]},
+        {"matchesPrefix": ["tmp/", "ads/_onceforall/parts/"]},
+        {"matchesStorageClass": ["STANDARD"]},
+        {"matchesSuffix": ["un"]},
+        {"matchesSuffix": [".csv", "1"]},
+    ],
+    ids=str,
+)
+def test_a_rule_that_deletes_parts_at_once_is_refused(condition):
     with pytest.raises(SinkCheckError, match="after 0 days"):
-        check_lifecycle(Bucket({"age": 30}, {"age": 0}))
+        check_lifecycle(Bucket({"age": 30}, condition))
+
+
+def test_a_rule_that_deletes_parts_within_a_week_is_warned_of(caplog):
     check_lifecycle(Bucket({"age": 3, "matchesPrefix": ["ads/_once"]}))
     assert "after 3 days" in caplog.text
     caplog.clear()
-    check_lifecycle(Bucket({"age": 7}, {"age": 0, "matchesPrefix": ["tmp/"]}))
-    check_lifecycle(Bucket({"age": 0, "matchesSuffix": [".csv"]}, {"numNewerVersions": 1}))
+    check_lifecycle(Bucket({"age": 7}))
     check_lifecycle(Bucket({"age": 0}, kind="SetStorageClass"))
     assert caplog.text == ""
+
+
+def test_rules_that_cant_be_read_are_warned_of(caplog):
     check_lifecycle(Bucket(error="403"))
     assert "storage.buckets.get" in caplog.text
     with pytest.raises(GcsError):
         check_lifecycle(Bucket(error="503"))
+
+
+def test_an_endpoint_may_end_with_a_slash():
+    assert gcs_target(URL, {"endpoint": "http://h:1/"}).settings == (("endpoint", "http://h:1"),)
+
+
+def test_a_reader_has_one_client_until_its_token_ends(monkeypatch):
+    bucket = GcsBucket(ObjectPath("gs://lake", "ads"), {"endpoint": "http://127.0.0.1:1"})
+    files = bucket.file_system()
+    assert bucket.file_system() is files
+    made = []
+
+    def made_anew(_):
+        made.append(object())
+        return made[-1], datetime.now(timezone.utc) + timedelta(minutes=[2, 9][len(made) > 1])
+
+    monkeypatch.setattr(GcsBucket, "_new_files", made_anew)
+    bucket._files = None
+    for _ in range(4):
+        bucket.file_system()
+    assert len(made) == 2
+    assert bucket.file_system() is made[1]

@@ -6,6 +6,8 @@ On fake-gcs-server, which lets a compose overwrite: that one doesn't is not show
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from onceforall.errors import AttemptFailedError, SinkCheckError
@@ -16,7 +18,7 @@ from onceforall.sinks.files.places.objects import staging
 from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepared
 from sinks.files_gcs.place import Folder
 from sinks.files_objects.sink import *  # noqa: F403
-from sinks.files_objects.sink import refused
+from sinks.files_objects.sink import files_of, refused
 
 pytestmark = [pytest.mark.gcs, pytest.mark.long]
 
@@ -125,6 +127,82 @@ def test_a_late_task_that_was_swept_gives_up_and_leaves_nothing(place, monkeypat
     assert len(sent) == {"before it begins": 0, "behind its first part": 2}.get(when, 6)
     sink.discard(transaction)
     assert place.left() == []
+
+
+@pytest.fixture
+def large(place, monkeypatch):
+    """A decided file of so many parts that some are composed to larger ones first: its path, the
+    upload's id, and the parts."""
+    monkeypatch.setattr(staging, "PART_BYTES", 1 << 10)
+    monkeypatch.setattr(client, "_AT_ONCE", 3)
+    sink = place.checked(format="csv")
+    (kept,) = sink.confirm([prepared(sink, numbers(100, t=["x" * 50] * 100))])
+    ((upload, parts),) = kept["uploads"]
+    store = place.store()
+    return store, (store.root / files_of(kept)[0][0], upload), parts
+
+
+def at_the_listing_of_an_abort(monkeypatch, do):
+    """Do something behind the first listing, before what is listed is deleted."""
+    below, seen = GcsBucket._below, []
+
+    def listed(bucket, folder):
+        found = below(bucket, folder)
+        if not seen:
+            seen.append(folder)
+            do()
+        return found
+
+    monkeypatch.setattr(GcsBucket, "_below", listed)
+    return seen
+
+
+def test_a_compose_of_levels_that_an_abort_overtakes_gives_up(place, large, monkeypatch):
+    store, upload, parts = large
+    composed = []
+
+    def late_driver():
+        with pytest.raises(FileNotFoundError, match="gone"):
+            place.store().complete(*upload, parts)
+        composed.extend(place.data())
+
+    seen = at_the_listing_of_an_abort(monkeypatch, late_driver)
+    store.abort(*upload)
+    assert len(seen) == 1
+    assert composed == place.data() == place.parts() == []
+
+
+def test_an_abort_looks_again_for_what_came_behind_its_listing(place, large, monkeypatch):
+    store, (path, upload), _ = large
+    stray = f"_onceforall/parts/{path.name}/{upload}/level-0-0"
+    at_the_listing_of_an_abort(monkeypatch, lambda: place.put(stray, b"x"))
+    store.abort(path, upload)
+    assert place.parts() == []
+
+
+def test_parts_that_arrive_when_their_batch_is_done_are_swept(place):
+    sink = place.checked()
+    (kept,) = commit(sink, 0, numbers(2))
+    ((name, _),), ((upload, _),) = files_of(kept), kept["uploads"]
+    place.put(f"_onceforall/parts/{name}/{upload}/00001", b"late")
+    theirs = name.replace(QUERY, "6f1c2d3e-0000-4000-8000-000000000002")
+    place.put(f"_onceforall/parts/{theirs}/{upload}/00001", b"of another query")
+    place.put("_onceforall/parts/strange/x/00001", b"of nobody")
+    assert sink.recover(Sweep(QUERY, "out", 1, spared={kept["name"]})) == 0
+    assert len(place.parts()) == 3
+    assert sink.recover(Sweep(QUERY, "out", 1)) == 1
+    assert sorted(key.split("/")[2] for key in place.parts()) == sorted(["strange", theirs])
+    assert sink.recover(Sweep(QUERY, "out", 1)) == 0
+    assert place.numbers() == [0, 1]
+
+
+def test_many_files_are_read_with_few_connections(place):
+    sink = place.checked(partition_by=["p"])
+    commit(sink, 0, numbers(120, p=[str(number) for number in range(120)]))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    table = place.files().to_arrow()
+    assert table.num_rows == 120
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 60
 
 
 def test_a_bucket_that_is_missing_is_named(place):

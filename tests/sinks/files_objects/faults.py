@@ -11,10 +11,12 @@ import os
 
 import pytest
 
+from onceforall import read_files
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import Sweep
 from onceforall.sinks.files.places.objects import staging
 from sinks.files.building import QUERY, attempt, numbers, permit, prepared
+from sinks.files_objects.sink import files_of
 
 MANY = 1000
 ATTEMPTS = 5
@@ -176,6 +178,32 @@ def test_a_sweep_without_an_answer_is_made_later(place, proxy, far, does, in_a_s
     fault.end()
     assert sink.recover(Sweep(QUERY, "out", 1)) == 1
     assert place.left() == []
+
+
+def test_a_404_to_a_deletion_that_is_not_the_stores_own_leaves_no_lost_row_in_the_open(
+    place, proxy, far
+):
+    sink, (kept,) = written(far)
+    store = place.store()
+    (first, _), (upload, parts) = files_of(kept)[0], kept["uploads"][0]
+    store.complete(store.root / first, upload, parts)
+    assert place.lose(kept) == 1
+    (lost,) = sink.commit(permit(), [kept]).lost
+    gateway = proxy.bare_404("DELETE", count=MANY)
+    with pytest.raises(SinkUnavailableError):
+        sink.retire([lost.committable])
+    gateway.end()
+    sink.retire([lost.committable])
+    assert place.data() == []
+    assert place.left() == []
+
+
+def test_files_that_a_gateway_doesnt_find_are_not_passed_over(place, proxy, far):
+    sink, kept = written(far)
+    sink.commit(permit(), kept)
+    proxy.bare_404(count=MANY, key="part-", kind="head")
+    with pytest.raises(OSError, match="not found|404"):
+        read_files(far.url, storage=far.storage, skip_deleted=True)
 
 
 GATEWAYS = [

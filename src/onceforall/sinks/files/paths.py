@@ -21,8 +21,8 @@ import os
 import re
 from pathlib import Path
 
-from onceforall.common.arguments import is_possible_path, shown
-from onceforall.errors import OptionError
+from onceforall.common.arguments import is_possible_path, location_shown, shown
+from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.spark import hadoop_paths
 
 HOME = "_onceforall"
@@ -45,6 +45,9 @@ LONGEST_PATH = 4000
 
 LONGEST_KEY = 1024
 """In bytes, for S3."""
+
+_OTHER_SPELLINGS = {"http", "https", "wasb", "wasbs"}
+"""Of stores that have another one for Spark."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(0x20)}
 
@@ -97,6 +100,12 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str) or not text.strip() or not is_possible_path(text):
         raise OptionError(
             f"path={shown(location)} is no folder. Give the path of one, or a file: URL."
+        )
+    if text.partition(":")[0].lower() in _OTHER_SPELLINGS:
+        raise UnsupportedQueryError(
+            f"The folder {location_shown(text)} isn't named as Spark names one. Write s3a://bucket/"
+            "folder, abfss://container@account.dfs.core.windows.net/folder, gs://bucket/folder or "
+            "hdfs://namenode/folder."
         )
     # Hadoop knows no host of local files, not even this one; URLs by RFC 8089 may name it.
     return hadoop_paths.local_folder(

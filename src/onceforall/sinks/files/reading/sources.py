@@ -155,19 +155,28 @@ class AzureSource:
             place = endpoint.netloc.removeprefix(account)
             credential = {
                 name: given[name] for name in ("account_key", "sas_token") if name in given
-            }
+            } or credential_of_environment()
+            token = credential.get("sas_token", "").lstrip("?")
+            if token:
+                # pyarrow appends it to URLs as it is.
+                credential = {"sas_token": f"?{token}"}
             try:
-                self._files = fs.AzureFileSystem(
+                files = fs.AzureFileSystem(
                     account,
                     blob_storage_authority=place,
                     blob_storage_scheme=endpoint.scheme,
-                    **credential or credential_of_environment(),
+                    **credential,
                 )
             except TypeError as error:
                 raise UnsupportedQueryError(
                     "This release of pyarrow reads no files with a SAS token. Install a later one, "
                     "or read with account_key or azure-identity."
                 ) from error
+            self._files = files
+            if token:
+                from onceforall.sinks.files.reading.masked import masked_files
+
+                self._files = masked_files(files, token)
         return self._files
 
 

@@ -17,9 +17,10 @@ Put Blob would be the other way to discard blocks. But the emulator takes a blob
 uncommitted blocks for one that is there.
 
 **Late blocks.** A task that doesn't know that it was swept may send blocks behind that. They can't
-become visible, for nothing that names them is decided: the task has lost the earlier ones. Azure
-deletes them a week after the last one was sent. It does the same to those of a decided batch that
-stands incomplete for longer; that batch is lost then, is found out, and is written again.
+become visible, for nothing that names them is decided: the task has lost the earlier ones. (Unless
+the network delivers the commit of a lost transaction late, too: see "Not covered" in the pages.)
+Azure deletes them a week after the last one was sent. It does the same to those of a decided batch
+that stands incomplete for longer; that batch is lost then, is found out, and is written again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 from urllib.parse import urlsplit
 
 from onceforall.common.arguments import location_shown, shown
@@ -86,8 +88,7 @@ def azure_target(location: str, storage: object) -> AzureTarget:
 def _root(location: str) -> tuple[ObjectPath, str | None]:
     """Return the folder, and the account where the URL has it."""
     parts = urlsplit(location)
-    # A URL that was copied may have a SAS token behind the question mark.
-    seen = location_shown(location.partition("?")[0])
+    seen = location_shown(location)
     names = [name for name in parts.path.split("/") if name]
     container, at, host = parts.netloc.partition("@")
     account, _, kind = host.partition(".")
@@ -197,9 +198,15 @@ class AzureTarget:
         return len(self.root.key.encode())
 
     def unfit(self, folder: str) -> str | None:
-        """Return the characters that can't be listed: its answers are XML 1.0."""
+        """Return the characters that can't be listed, because answers are XML 1.0, or that a name
+        may not have: control characters and private ones (Microsoft's "Naming and referencing
+        containers, blobs, and metadata").
+        """
         character = unlisted(folder)
-        return None if character is None else f"the character {character}, which can't be listed"
+        if character is not None:
+            return f"the character {character}, which can't be listed"
+        refused = next((each for each in folder if category(each) in {"Cc", "Co"}), None)
+        return None if refused is None else f"U+{ord(refused):04X}, which no name may have"
 
     def spelled(self, folder: str) -> str:
         """Return a folder's name without dots at the end of its parts, which the service takes

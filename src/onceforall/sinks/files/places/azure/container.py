@@ -51,6 +51,14 @@ _REMEDIES: Remedies = (
         True,
     ),
     (
+        frozenset({"InvalidResourceName", "InvalidUri", "ResourceNotFound", "400"}),
+        (
+            "Look whether path names a container as Azure has them (3 to 63 small letters, digits "
+            "and single hyphens), and endpoint the account"
+        ),
+        True,
+    ),
+    (
         frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "AzureSigningError"}),
         (
             "Azure doesn't accept the key or the SAS token, or this has expired. Give the right "
@@ -360,6 +368,10 @@ class Container:
             # What late answers left on a blob that stands can't become anything any more.
             ids = {_GIVEN_UP} if _is_placeholder(found) else set()
         return sorted(ids)
+
+    def unrecorded(self) -> list[ObjectPath]:
+        """Return none: records say what is to be aborted."""
+        return []
 
     def uploads_below(self, folder: ObjectPath) -> list[str]:
         """Return the names below a prefix, relative to it, of blobs that have only blocks, or

@@ -10,8 +10,11 @@ The *parts* of an upload are objects of their own, below
   composed to larger ones first. Then the parts are deleted, and ``begun`` with them.
 - Aborting deletes ``begun`` first and then the parts. A task looks for ``begun`` behind each part
   that it has sent: one that is late finds it gone, deletes that part, and gives up. One that finds
-  it has sent the part before the sweep lists them. So at the worst, when the task is killed just
-  there, one part stays.
+  it has sent the part before the sweep lists them. A part that comes when its record is gone (the
+  task was killed just there, or the network delivered it late) is found by a sweep that lists all
+  parts: they lie in a folder of the sink's own.
+- A driver that has composed larger ones looks for ``begun`` before the last compose: where it is
+  gone, the sweep's listing may have been before these, and they are deleted.
 - A driver that was killed between the compose and the deletion of the parts is followed by one that
   finds the object, by mark and size, and deletes what is left.
 """
@@ -70,10 +73,8 @@ def _root(location: str) -> ObjectPath:
         or any(not each.isprintable() for each in location)
         or unlisted(location)
     ):
-        # A signed URL has its signature behind the question mark.
-        seen = location_shown(location.partition("?")[0])
         raise OptionError(
-            f"path={seen!r} must name a bucket and a folder in it, such as "
+            f"path={location_shown(location)!r} must name a bucket and a folder in it, such as "
             "gs://bucket/lake/ads, and nothing else. Credentials are given by storage= or by "
             "Google's own chain."
         )
@@ -105,17 +106,28 @@ def _checked(storage: object) -> dict[str, str]:
             "it, which is on the driver and on every executor."
         )
     if "endpoint" in given:
-        endpoint = urlsplit(given["endpoint"])
-        if endpoint.scheme not in {"http", "https"} or not endpoint.netloc:
-            raise OptionError(
-                "storage['endpoint'] must begin with http:// or https://. Write it in full."
-            )
-        if "@" in endpoint.netloc or endpoint.query or endpoint.fragment:
-            raise OptionError(
-                "storage['endpoint'] has more in it than an address, which would be shown. Give "
-                "only that."
-            )
+        _check_endpoint(given)
+        given["endpoint"] = given["endpoint"].rstrip("/")
     return given
+
+
+def _check_endpoint(given: Mapping[str, str]) -> None:
+    endpoint = urlsplit(given["endpoint"])
+    if endpoint.scheme not in {"http", "https"} or not endpoint.netloc:
+        raise OptionError(
+            "storage['endpoint'] must begin with http:// or https://. Write it in full."
+        )
+    if "@" in endpoint.netloc or endpoint.query or endpoint.fragment:
+        raise OptionError(
+            "storage['endpoint'] has more in it than an address, which would be shown. Give "
+            "only that."
+        )
+    if endpoint.scheme == "http" and "credentials_file" in given:
+        raise OptionError(
+            "storage['endpoint'] begins with http://, over which everybody could read the "
+            "credentials that storage['credentials_file'] has. Write https://, or, for an "
+            "emulator, leave the file out."
+        )
 
 
 @dataclass(frozen=True)

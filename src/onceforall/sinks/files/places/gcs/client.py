@@ -18,6 +18,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +32,9 @@ from onceforall.sinks.files.places.objects.store import THREADS, Remedies, Store
 _TIMEOUT_S = (5.0, 60.0)
 """To connect, and between two bytes of an answer."""
 _RETRY_FOR_S = 20.0
+_READERS_RETRY_FOR_S = 60.0
+_RENEWED_BEFORE = timedelta(minutes=3)
+"""Google's client renews a token earlier than this before its end."""
 _CLIENTS_KEPT = 8
 _AT_ONCE = 32
 """How many objects a compose takes."""
@@ -50,7 +54,19 @@ _REMEDIES: Remedies = (
         ),
         True,
     ),
-    (frozenset({"403"}), f"The account may not do that. {_ROLE}", True),
+    (
+        frozenset({"403"}),
+        (
+            f"The account may not do that. {_ROLE}; if it has that, look whether a hold or a "
+            "retention policy of the bucket keeps objects from being deleted"
+        ),
+        True,
+    ),
+    (
+        frozenset({"ValueError", "400"}),
+        "Look whether the bucket's name is one: 3 to 63 small letters, digits, - and _",
+        True,
+    ),
     (frozenset({"FileNotFoundError"}), "There is no such file of credentials. Mend its path", True),
     (
         frozenset({"429", "503"}),
@@ -87,6 +103,7 @@ class GcsBucket:
     def __init__(self, root: ObjectPath, settings: Mapping[str, str]) -> None:
         self.root = root
         self._settings = dict(settings)
+        self._files: tuple[Any, datetime | None] | None = None
         try:
             import google.cloud.storage  # noqa: F401
         except ImportError as error:
@@ -162,11 +179,12 @@ class GcsBucket:
 
     def delete(self, path: ObjectPath) -> None:
         """Delete an object; it need not be there."""
-        with (
-            contextlib.suppress(FileNotFoundError),
-            self._explained("delete", path, missing=True),
-        ):
-            self._blob(path).delete(**_patiently())
+        try:
+            with self._explained("delete", path, missing=True):
+                self._blob(path).delete(**_patiently())
+        except FileNotFoundError:
+            if not self.is_absent(path):
+                raise GcsError("delete", path, "404") from None
 
     def names(self, folder: ObjectPath, most: int | None = None) -> list[str]:
         """Return the names of what lies in a folder.
@@ -195,31 +213,44 @@ class GcsBucket:
         with self._explained("list", folder):
             return list(self.bucket.list_blobs(prefix=prefix, **_patiently()))
 
-    def rules(self) -> list[Mapping[str, Any]]:
-        """Return the rules of the bucket's lifecycle."""
+    def rules(self) -> tuple[list[Mapping[str, Any]], str]:
+        """Return the rules of the bucket's lifecycle, and the storage class of new objects."""
         here = ObjectPath(self.root.bucket)
         with self._explained("read the lifecycle of", here):
             bucket = self.bucket
             bucket.reload(**_patiently())
-            return [dict(each) for each in bucket.lifecycle_rules]
+            return [dict(each) for each in bucket.lifecycle_rules], str(bucket.storage_class or "")
 
     def file_system(self) -> Any:
-        """Return pyarrow's own client, for reading. With a file of credentials it has a token of
-        an hour, or of what is left of it.
+        """Return pyarrow's own client, for reading; it is kept, because each has connections of
+        its own. With a file of credentials it has a token of an hour, or of what is left of it, and
+        there is another one when that has ended.
         """
+        if self._files is not None:
+            files, until = self._files
+            if until is None or datetime.now(timezone.utc) < until - _RENEWED_BEFORE:
+                return files
+        files, until = self._new_files()
+        self._files = files, until
+        return files
+
+    def _new_files(self) -> tuple[Any, datetime | None]:
+        """Return a client, and when its token ends."""
         from pyarrow.fs import GcsFileSystem
 
         endpoint = urlsplit(self._settings.get("endpoint", ""))
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = {"retry_time_limit": timedelta(seconds=_READERS_RETRY_FOR_S)}
+        until = None
         if endpoint.netloc:
-            given = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme}
+            given |= {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme}
         if endpoint.scheme == "http":
             given["anonymous"] = True
         elif "credentials_file" in self._settings:
             with self._explained("read", self.root):
                 token, until = _token_of(_client_of(self._settings))
             given |= {"access_token": token, "credential_token_expiration": until}
-        return GcsFileSystem(**given)
+            until = until and until.replace(tzinfo=timezone.utc)
+        return GcsFileSystem(**given), until
 
     # --- uploads ----------------------------------------------------------------------------------
 
@@ -276,6 +307,7 @@ class GcsBucket:
             self._delete_if_ours(path, upload)
             raise FileNotFoundError(2, "parts are missing", str(path))
         folder, level = self._uploads_of(path) / upload, 0
+        is_large = len(parts) > _AT_ONCE
         while len(parts) > _AT_ONCE:
             groups = [parts[at : at + _AT_ONCE] for at in range(0, len(parts), _AT_ONCE)]
             parts = [
@@ -283,6 +315,10 @@ class GcsBucket:
                 for at, group in enumerate(groups)
             ]
             level += 1
+        if is_large and self.head(folder / _BEGUN) is None:
+            # Given up or completed meanwhile, and the sweep's listing was perhaps before these.
+            self._delete_below(folder)
+            raise FileNotFoundError(2, "the parts are gone", str(path))
         try:
             self._composed(path, parts, {MARK: upload}, if_generation_match=0)
         except FileNotFoundError:
@@ -311,12 +347,22 @@ class GcsBucket:
         """
         folder = self._uploads_of(path) / upload
         self.delete(folder / _BEGUN)
-        for each in self._below(folder):
-            self.delete(ObjectPath(path.bucket, each.name))
+        self._delete_below(folder)
+
+    def _delete_below(self, folder: ObjectPath) -> None:
+        while found := self._below(folder):
+            for each in found:
+                self.delete(ObjectPath(folder.bucket, each.name))
 
     def uploads(self, path: ObjectPath) -> list[str]:
         """Return the ids of the uploads to exactly this key."""
         return self.names(self._uploads_of(path))
+
+    def unrecorded(self) -> list[ObjectPath]:
+        """Return the files of which there are parts, by their names: parts that arrive when their
+        record is gone are found so.
+        """
+        return [self.root / name for name in self.uploads_below(self.root)]
 
     def uploads_below(self, folder: ObjectPath) -> list[str]:
         """Return the names of the files of which there are parts; ``folder`` is the sink's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -28,7 +29,7 @@ def check_lifecycle(bucket: GcsBucket) -> None:
         PlaceError: the store gave no answer.
     """
     try:
-        rules = list(bucket.rules())
+        rules, storage_class = bucket.rules()
     except GcsError as error:
         if error.code != "403":
             raise
@@ -39,7 +40,9 @@ def check_lifecycle(bucket: GcsBucket) -> None:
             bucket.root.bucket, _SAFE_DAYS,
         )  # fmt: skip
         return
-    ages = [days for rule in rules if (days := _deletes_after(rule, bucket)) is not None]
+    ages = [
+        days for rule in rules if (days := _deletes_after(rule, bucket, storage_class)) is not None
+    ]
     if not ages:
         return
     days = min(ages)
@@ -49,22 +52,52 @@ def check_lifecycle(bucket: GcsBucket) -> None:
     )
     if days < _LEAST_DAYS:
         raise SinkCheckError(
-            f"{words[0].upper()}{words[1:]}. Raise it to {_SAFE_DAYS} days or more, or leave out "
-            f"{bucket.root / PARTS}."
+            f"{words[0].upper()}{words[1:]}. Give it an age of {_SAFE_DAYS} days or more, or leave "
+            f"out {bucket.root / PARTS}."
         )
     if days < _SAFE_DAYS:
-        _log.warning("%s: %s. Raise it to %d days or more.", bucket.root, words, _SAFE_DAYS)
+        _log.warning("%s: %s. Give it an age of %d days or more.", bucket.root, words, _SAFE_DAYS)
 
 
-def _deletes_after(rule: Mapping[str, Any], bucket: GcsBucket) -> int | None:
-    """Return after how many days a rule deletes parts; None: it doesn't, or for another reason."""
+_OF_NO_PART = frozenset(
+    {
+        "customTimeBefore",
+        "daysSinceCustomTime",
+        "daysSinceNoncurrentTime",
+        "noncurrentTimeBefore",
+        "numNewerVersions",
+    }
+)
+"""Conditions that only objects with a time of the user's meet, or versions that were replaced."""
+
+
+def _deletes_after(rule: Mapping[str, Any], bucket: GcsBucket, storage_class: str) -> int | None:
+    """Return after how many days a rule deletes parts; None: it doesn't.
+
+    All conditions of a rule must be met, and one that says no age is met at once
+    (https://cloud.google.com/storage/docs/lifecycle#conditions).
+    """
     condition = rule.get("condition", {})
-    age = condition.get("age")
-    if rule.get("action", {}).get("type") != "Delete" or age is None:
+    if rule.get("action", {}).get("type") != "Delete" or not _meets_parts(condition, bucket):
         return None
+    classes = condition.get("matchesStorageClass")
+    if classes and storage_class and storage_class not in classes:
+        return None
+    return int(condition.get("age") or 0)
+
+
+def _meets_parts(condition: Mapping[str, Any], bucket: GcsBucket) -> bool:
+    """Tell whether a part may meet a condition some day, whatever its age and storage class."""
+    if condition.get("isLive") is False or any(condition.get(name) for name in _OF_NO_PART):
+        return False
+    before = condition.get("createdBefore")
+    if before is not None and str(before) <= datetime.now(timezone.utc).date().isoformat():
+        return False
     ours = f"{(bucket.root / PARTS).key}/"
-    chosen = [str(each) for each in condition.get("matchesPrefix", ())]
-    if chosen and not any(ours.startswith(each) or each.startswith(ours) for each in chosen):
-        return None
-    # Parts have no suffix of a file's.
-    return None if condition.get("matchesSuffix") else int(age)
+    prefixes = [str(each) for each in condition.get("matchesPrefix") or ()]
+    if prefixes and not any(ours.startswith(each) or each.startswith(ours) for each in prefixes):
+        return False
+    suffixes = [str(each) for each in condition.get("matchesSuffix") or ()]
+    return not suffixes or any(
+        "/begun".endswith(each) or not each.strip("0123456789") for each in suffixes
+    )

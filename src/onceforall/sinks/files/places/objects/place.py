@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,7 +11,7 @@ from onceforall.common.threads import Threads
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import LostTransaction
-from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.data_files import DataFile, attempt_of
 from onceforall.sinks.files.driver.staged_files import StagedFiles
 from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.paths import UPLOADS
@@ -36,6 +38,7 @@ class ObjectPlace:
         self._check_own = check_own
         self.root = store.root
         self.tree = ObjectTree(store)
+        self._unrecorded: dict[str, list[ObjectPath]] = {}
 
     def check(self, spark: SparkSession | None) -> None:  # noqa: ARG002  its settings are known
         """Make all requests once that a batch will need; errors as those of ``check_store``."""
@@ -61,12 +64,25 @@ class ObjectPlace:
         _uploads(staged)
 
     def attempts(self) -> list[str]:
-        """Return the names of attempts with records."""
-        return self.tree.names(self.root / UPLOADS)
+        """Return the names of attempts with records, or with parts that are listed without."""
+        found: set[str] = set()
+        with contextlib.suppress(FileNotFoundError):
+            found.update(self.tree.names(self.root / UPLOADS))
+        self._unrecorded = defaultdict(list)
+        for path in self._store.unrecorded():
+            attempt = attempt_of(path.name)
+            if attempt is not None:
+                self._unrecorded[attempt].append(path)
+        return sorted(found | set(self._unrecorded))
 
     def discard(self, attempt: str) -> bool:
         """Abort an attempt's uploads, and delete their records."""
-        return records.discard(self._store, attempt)
+        found = records.discard(self._store, attempt)
+        for path in self._unrecorded.pop(attempt, ()):
+            for upload in self._store.uploads(path):
+                self._store.abort(path, upload)
+                found = True
+        return found
 
     def clear(self, staged: StagedFiles) -> None:
         """Delete the records of uploads that are complete."""

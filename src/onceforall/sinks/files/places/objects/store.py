@@ -120,5 +120,10 @@ class Store(Protocol):
     def uploads(self, path: ObjectPath) -> list[str]:
         """Return the ids of the uploads to exactly this key."""
 
+    def unrecorded(self) -> list[ObjectPath]:
+        """Return files of ours that have parts, whether there are records of them or not; none
+        where only the uploads to a known key can be told from other people's.
+        """
+
     def uploads_below(self, folder: ObjectPath) -> list[str]:
         """Return the keys below a prefix, relative to it, of incomplete uploads."""

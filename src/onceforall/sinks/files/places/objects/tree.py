@@ -54,8 +54,19 @@ class ObjectTree:
         return self.store.get(file)
 
     def is_there(self, file: ObjectPath) -> bool:
-        """Tell whether there is an object."""
-        return self.store.head(file) is not None
+        """Tell whether there is an object; that there is none counts only in the store's own
+        words.
+
+        Raises:
+            StoreError: somebody else says it, or nobody.
+        """
+        if self.store.head(file) is not None:
+            return True
+        if self.store.is_absent(file):
+            return False
+        raise PlaceError(
+            f"{file} is there and was not found. It is looked for once more", refused=False
+        )
 
     def check_file(self, file: ObjectPath) -> None:
         """Nothing but an object can have a key."""

@@ -321,6 +321,10 @@ class Bucket:
         """Return the ids of the uploads to exactly this key."""
         return [upload for key, upload in self._uploads(path, path.key) if key == path.key]
 
+    def unrecorded(self) -> list[ObjectPath]:
+        """Return none: records say what is to be aborted."""
+        return []
+
     def uploads_below(self, folder: ObjectPath) -> list[str]:
         """Return the keys below a prefix, relative to it, of incomplete uploads."""
         prefix = f"{folder.key}/" if folder.key else ""
