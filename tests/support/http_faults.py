@@ -33,6 +33,7 @@ from onceforall.embedded.network import HOST
 _DEADLINE_S = 20.0
 _OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect"}
 _CODES = {
+    400: "InvalidRequest",
     403: "AccessDenied",
     404: "NoSuchUpload",
     409: "ConditionalRequestConflict",
@@ -285,7 +286,7 @@ class HttpProxy:
         return self._plan("late", method, key, **which)
 
     def answer(self, status, method=None, key="", **which):
-        """Answer with 403, 404 (NoSuchUpload, on Azure BlobNotFound), 409, 500 or 503; the server
+        """Answer with 400 (InvalidRequest), 403, 404 (NoSuchUpload, on Azure BlobNotFound), 409, 500 or 503; the server
         doesn't get the request."""
         assert status in _CODES
         return self._plan("answer", method, key, value=status, **which)

@@ -48,6 +48,7 @@ BESIDE = {
     "protocol": ("protocol", "driver", "integration"),
 }
 """The folders of tests of a room; of what lies in none, those of the query's two sides."""
+PLACES = {"local": "files", "objects": "files_s3"}
 BESIDE_S = 300
 HUNG, NO_PROGRAM, UNTESTED = "hung", "no program", "untested"
 
@@ -93,6 +94,8 @@ def folders_beside(file: str) -> list[str]:
         file: the module, below src/onceforall.
     """
     room, *inner = Path(file).parts
+    if inner[:2] == ["files", "places"] and len(inner) > 3:
+        return [f"tests/sinks/{PLACES.get(inner[2], f'files_{inner[2]}')}"]
     if room == "sinks" and len(inner) > 1:
         return [f"tests/sinks/{inner[0]}"]
     return [f"tests/{folder}" for folder in BESIDE.get(room, ("driver", "task"))]

@@ -136,7 +136,9 @@ def test_a_bug_goes_to_all_tests_of_its_room_at_last():
 
 def test_the_tests_of_each_room_are_there():
     files = [str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")]
-    assert "sinks/postgres/markers.py" in files
+    assert run.folders_beside("sinks/postgres/markers.py") == ["tests/sinks/postgres"]
+    assert run.folders_beside("sinks/files/places/objects/tree.py") == ["tests/sinks/files_s3"]
+    assert run.folders_beside("sinks/files/places/gcs/client.py") == ["tests/sinks/files_gcs"]
     for file in files:
         assert all((ROOT / folder).is_dir() for folder in run.folders_beside(file)), file
 

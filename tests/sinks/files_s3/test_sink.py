@@ -75,6 +75,11 @@ class TestAStartRefuses:
         found = refused(place.through(proxy.endpoint), words)
         assert "s3:PutObject" in str(found)
 
+    def test_a_bucket_with_a_retention_by_default(self, place, proxy):
+        """No server of the tests has one; S3 documents what it answers."""
+        proxy.answer(400, "PUT", count=1000)
+        refused(place.through(proxy.endpoint), "InvalidRequest.*Object Lock")
+
     def test_a_store_that_ignores_if_none_match(self, place, proxy):
         proxy.without("if-none-match")
         refused(place.through(proxy.endpoint), "If-None-Match")

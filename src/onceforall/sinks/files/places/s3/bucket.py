@@ -80,6 +80,15 @@ _REMEDIES: Remedies = (
         True,
     ),
     (
+        # https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-lock-managing.html
+        frozenset({"InvalidRequest"}),
+        (
+            "A bucket whose Object Lock gives each object a retention wants checksums, which are "
+            "not sent here, and keeps all that should be deleted. Use another bucket"
+        ),
+        True,
+    ),
+    (
         frozenset({"NoCredentialsError", "PartialCredentialsError"}),
         _NO_KEYS,
         True,
