@@ -76,6 +76,8 @@ def draw(rng):
         needs_key = mode == "upsert" or operator == "count"
         has_key = needs_key or (operator != "complete" and rng.random() < 0.3)
         config["postgres"] = {"mode": mode, **({"key": ["value"]} if has_key else {})}
+        if mode == "prepared":
+            config["spark"].pop("spark.speculation", None)  # refused at the start
     return Pipeline(config, _said(config))
 
 

@@ -32,6 +32,8 @@ def test_what_is_drawn_may_go_together():
             assert (mode, has_key) == ("staged", False), drawn.said
         if mode == "upsert" or (config["operator"] == "count" and "postgres" in config["sinks"]):
             assert has_key, drawn.said
+        if "postgres" in config["sinks"] and mode == "prepared":
+            assert "spark.speculation" not in config["spark"], drawn.said
         for sink in config["sinks"]:
             arguments = {**config, "bootstrap": "127.0.0.1:9", "topic": "t", "files": "/nowhere"}
             workload.sink(sink, {**arguments, "database": "postgresql://127.0.0.1:9/x"})
