@@ -190,6 +190,23 @@ class TestWhoIsWrittenTogether:
         assert set(half) < set(plain)
         assert computed.value == 30
 
+    def test_two_jobs_compute_the_batch_once(self, source, make, run, spark, tmp_path):
+        computed = spark.sparkContext.accumulator(0)
+
+        @F.udf("string")
+        def drawn(_value):
+            computed.add(1)
+            return uuid.uuid4().hex
+
+        source.add(*rows(*range(30)))
+        frame = source.stream().withColumn("value", drawn.asNondeterministic()("value"))
+        sinks = [make("plain"), make("half")]
+        run(writer(frame, tmp_path, *sinks, half=lambda f: f.where("key = 'k1'")))
+        plain, half = (sink.seen("value") for sink in sinks)
+        assert (len(plain), len(half)) == (30, 10)
+        assert set(half) < set(plain)
+        assert computed.value == 30
+
     def test_a_frame_that_two_jobs_read_is_computed_once_as_well(
         self, source, make, run, spark, tmp_path
     ):

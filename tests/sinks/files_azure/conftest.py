@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from onceforall.sinks.files.places.objects.clients import Clients
 from sinks.files_azure.place import folder_on
 from support.azurite import Azurite
 from support.http_faults import HttpProxy
@@ -50,7 +51,7 @@ def proxy(azurite, monkeypatch):
 
     for pause in ("_PAUSE_S", "_BASE_S"):
         monkeypatch.setattr(container, pause, 0)
-    monkeypatch.setattr(container, "_clients", {})
+    monkeypatch.setattr(container, "_clients", Clients(container._new_client))
     with HttpProxy(azurite.port) as running:
         yield running
 

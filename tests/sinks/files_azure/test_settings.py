@@ -207,6 +207,16 @@ def test_a_folder_of_letters_of_any_language_is_fit():
     assert azure_target(LONG, None).unfit("p=ü 漢字 🎉 \ufffd") is None
 
 
+def test_a_credential_of_the_environment_that_has_changed_is_used(monkeypatch):
+    container = azure_target(LONG, None).container()
+    clients = []
+    for token in ("sig=one", "sig=two", "sig=two"):
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", token)
+        clients.append(container._client._pipeline._transport)
+    assert clients[0]._transport is not clients[1]._transport
+    assert clients[1]._transport is clients[2]._transport
+
+
 def test_the_ids_of_blocks_have_one_length():
     """Azure wants it of all blocks of a blob."""
     assert len({len(_block("0" * 32, number)) for number in (1, 99, 50_000)}) == 1

@@ -14,15 +14,14 @@ may have a SAS token in it.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceforall.errors import MissingExtraError
 from onceforall.sinks.files.places.azure import SECRET, credential_of_environment
+from onceforall.sinks.files.places.objects.clients import Clients, Made
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 from onceforall.sinks.files.places.objects.records import MARK
 from onceforall.sinks.files.places.objects.store import THREADS, Remedies, StoreError
@@ -34,7 +33,6 @@ _PAUSE_S = 0.5
 _BASE_S = 2
 """Before the first repetition the client waits for ``_PAUSE_S``, and then for 2, 4 and 8 seconds
 more."""
-_CLIENTS_KEPT = 8
 _GIVEN_UP = "given up"
 _BLOCK = re.compile(r"([0-9a-f]{32})-([0-9]{5})")
 
@@ -180,7 +178,8 @@ class Container:
 
     @property
     def _client(self) -> Any:
-        return _client_of(self._settings).get_container_client(self._name)
+        given = {} if SECRET & self._settings.keys() else credential_of_environment()
+        return _clients.of(self._settings, **given).get_container_client(self._name)
 
     def _blob(self, path: ObjectPath) -> Any:
         return self._client.get_blob_client(path.key)
@@ -423,24 +422,7 @@ def _code_of(error: Any) -> str:
     return str(getattr(error, "status_code", None) or type(error).__name__)
 
 
-_lock = threading.Lock()
-_clients: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
-
-
-def _client_of(settings: Mapping[str, str]) -> Any:
-    """Return a client of the account, one for each process and settings: its connections are
-    kept.
-    """
-    key = os.getpid(), tuple(sorted(settings.items()))
-    with _lock:
-        if key not in _clients:
-            while len(_clients) >= _CLIENTS_KEPT:
-                del _clients[next(iter(_clients))]
-            _clients[key] = _new_client(settings)
-        return _clients[key]
-
-
-def _new_client(settings: Mapping[str, str]) -> Any:
+def _new_client(settings: Mapping[str, str]) -> Made:
     import requests
     from azure.core.pipeline.transport import RequestsTransport
     from azure.storage.blob import BlobServiceClient, ExponentialRetry
@@ -451,7 +433,7 @@ def _new_client(settings: Mapping[str, str]) -> Any:
         session.mount(scheme, HTTPAdapter(pool_maxsize=THREADS))
     retries: Any = ExponentialRetry
     client: Any = BlobServiceClient
-    return client(
+    made = client(
         settings["endpoint"],
         credential=_credential(settings),
         transport=RequestsTransport(session=session, session_owner=False),
@@ -464,6 +446,10 @@ def _new_client(settings: Mapping[str, str]) -> Any:
         connection_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
     )
+    return made, session.close
+
+
+_clients = Clients(_new_client)
 
 
 def _credential(settings: Mapping[str, str]) -> Any:

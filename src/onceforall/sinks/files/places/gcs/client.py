@@ -14,7 +14,6 @@ may show parts of a request.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 from onceforall.errors import MissingExtraError
 from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.paths import PARTS
+from onceforall.sinks.files.places.objects.clients import Clients, Made
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 from onceforall.sinks.files.places.objects.records import MARK
 from onceforall.sinks.files.places.objects.store import THREADS, Remedies, StoreError
@@ -35,7 +35,6 @@ _RETRY_FOR_S = 20.0
 _READERS_RETRY_FOR_S = 60.0
 _RENEWED_BEFORE = timedelta(minutes=3)
 """Google's client renews a token earlier than this before its end."""
-_CLIENTS_KEPT = 8
 _AT_ONCE = 32
 """How many objects a compose takes."""
 _BEGUN = "begun"
@@ -125,7 +124,7 @@ class GcsBucket:
     @property
     def bucket(self) -> Any:
         """Google's client of the bucket; nothing is asked."""
-        return _client_of(self._settings).bucket(self.root.bucket_name)
+        return _clients.of(self._settings).bucket(self.root.bucket_name)
 
     def _blob(self, path: ObjectPath) -> Any:
         return self.bucket.blob(path.key)
@@ -247,7 +246,7 @@ class GcsBucket:
             given["anonymous"] = True
         elif "credentials_file" in self._settings:
             with self._explained("read", self.root):
-                token, until = _token_of(_client_of(self._settings))
+                token, until = _token_of(_clients.of(self._settings))
             given |= {"access_token": token, "credential_token_expiration": until}
             until = until and until.replace(tzinfo=timezone.utc)
         return GcsFileSystem(**given), until
@@ -403,25 +402,9 @@ def _patiently() -> dict[str, Any]:
 
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
 
 
-def _client_of(settings: Mapping[str, str]) -> Any:
-    """Return a client, one for each process and settings: its connections are kept.
-
-    Raises:
-        GcsError: there are no credentials.
-    """
-    key = os.getpid(), tuple(sorted(settings.items()))
-    with _lock:
-        if key not in _clients:
-            while len(_clients) >= _CLIENTS_KEPT:
-                del _clients[next(iter(_clients))]
-            _clients[key] = _new_client(settings)
-        return _clients[key]
-
-
-def _new_client(settings: Mapping[str, str]) -> Any:
+def _new_client(settings: Mapping[str, str]) -> Made:
     from google.api_core.client_options import ClientOptions
     from google.auth.transport.requests import AuthorizedSession
     from google.cloud.storage import Client
@@ -437,7 +420,11 @@ def _new_client(settings: Mapping[str, str]) -> Any:
     # The project counts only for requests that aren't made here.
     project = settings.get("project") or "none"
     client: Any = Client
-    return client(project, credentials, _http=session, client_options=options)
+    made = client(project, credentials, _http=session, client_options=options)
+    return made, session.close
+
+
+_clients = Clients(_new_client)
 
 
 def _token_of(client: Any) -> tuple[str, Any]:

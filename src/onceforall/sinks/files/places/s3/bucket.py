@@ -15,19 +15,17 @@ show parts of a request.
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onceforall.errors import MissingExtraError
+from onceforall.sinks.files.places.objects.clients import Clients, Made
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 from onceforall.sinks.files.places.objects.store import THREADS, Remedies, StoreError
 
 _ATTEMPTS = 5
 _CONNECT_TIMEOUT_S = 5
 _READ_TIMEOUT_S = 60
-_CLIENTS_KEPT = 8
 
 _RIGHTS = (
     "Grant it s3:PutObject, s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, "
@@ -158,7 +156,7 @@ class Bucket:
 
     @property
     def _client(self) -> Any:
-        return _client_of(self._settings)
+        return _clients.of(self._settings)
 
     # --- objects ----------------------------------------------------------------------------------
 
@@ -390,30 +388,13 @@ class Bucket:
             raise S3Error(what, path, type(error).__name__) from None
 
 
-_lock = threading.Lock()
-_clients: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
-
-
-def _client_of(settings: Mapping[str, str]) -> Any:
-    """Return boto3's client, one for each process and store: making one takes a tenth of a
-    second, and its connections are kept.
-    """
-    key = os.getpid(), tuple(sorted(settings.items()))
-    with _lock:
-        if key not in _clients:
-            while len(_clients) >= _CLIENTS_KEPT:
-                del _clients[next(iter(_clients))]
-            _clients[key] = _new_client(settings)
-        return _clients[key]
-
-
-def _new_client(settings: Mapping[str, str]) -> Any:
+def _new_client(settings: Mapping[str, str]) -> Made:
     import boto3
     from botocore.config import Config
 
     style = settings.get("virtual_hosted_style_request")
     addressing = "auto" if style is None else "virtual" if style == "true" else "path"
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings.get("endpoint"),
         region_name=settings.get("region"),
@@ -431,3 +412,7 @@ def _new_client(settings: Mapping[str, str]) -> Any:
             response_checksum_validation="when_required",
         ),
     )
+    return client, client.close
+
+
+_clients = Clients(_new_client)
