@@ -25,7 +25,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onceforall._version import __version__
@@ -88,8 +88,8 @@ class _Carried:
     function: BatchFunction
     location: str
     sinks: Mapping[str, TwoPhaseCommitSink]
-    secrets: Mapping[str, Mapping[str, str]]
-    driver_only: Mapping[str, Mapping[str, Any]]
+    secrets: Mapping[str, Mapping[str, str]] = field(repr=False)
+    driver_only: Mapping[str, Mapping[str, Any]] = field(repr=False)
     settings: Settings
     whole: WholeQuery | None
 

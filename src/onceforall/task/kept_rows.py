@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -57,7 +57,7 @@ class Keeping:
 
     place: RowPlace
     required: bool
-    pad: bytes | None = None
+    pad: bytes | None = field(default=None, repr=False)
 
     def opened(self) -> RowPlace:
         """Return the place, in a task."""
