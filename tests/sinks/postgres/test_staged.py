@@ -11,7 +11,7 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres import merging, staging
+from onceforall.sinks.postgres import merging, replication, staging
 from onceforall.sinks.postgres.names import staging_table
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.sinks.postgres.table_names import quoted
@@ -220,6 +220,27 @@ def test_a_held_merge_whose_connection_was_ended_is_merged_again(database):
     )
     assert ended == [(True,)]
     assert len(query.commit(0, committables).retired) == 2
+    assert query.ids() == [1, 2]
+
+
+def test_a_held_merge_that_has_failed_is_rolled_back_by_its_commit_and_merged_again(
+    database, monkeypatch
+):
+    """The server answers ROLLBACK to the COMMIT of a transaction that has failed, and no error."""
+    query = Query(database)
+    committables = query.prepare(0, rows(1), rows(2))
+    commits, answers = replication.commits, []
+
+    def of_a_failed_transaction(connection, statement):
+        if not answers:
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                connection.execute("SELECT 1 / 0")
+        answers.append(commits(connection, statement))
+        return answers[-1]
+
+    monkeypatch.setattr(replication, "commits", of_a_failed_transaction)
+    assert len(query.commit(0, committables).retired) == 2
+    assert answers == ["ROLLBACK", "COMMIT"]
     assert query.ids() == [1, 2]
 
 
