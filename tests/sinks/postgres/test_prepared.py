@@ -9,11 +9,13 @@ import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkCheckError
 from onceforall.protocol.history import CommitPermit
+from onceforall.protocol.names import sink_code
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.markers import CONFIRMED, Marker, Owner, raise_to, read
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.prepared_transactions import locked, roll_back_prepared
 from onceforall.sinks.postgres.sink import PostgresSink
+from support.databases import make_database
 from support.postgres_sink import KEYED, TABLE, Query, make_role, prepared, rows, staging_tables
 from support.waiting import until
 
@@ -25,6 +27,33 @@ def markers(query, committables):
     with psycopg.connect(query.url, autocommit=True) as connection:
         owner = Owner("onceforall", parts.query_id, parts.sink_code)
         return [read(connection, owner, c["name"]) for c in committables]
+
+
+def completed(query):
+    """The batch that the sink is complete up to, by its marker; None: by none."""
+    with psycopg.connect(query.url, autocommit=True) as connection:
+        found = read(connection, Owner("onceforall", query.id, sink_code(query.name)))
+        return None if found is None else found.batch
+
+
+def test_a_batch_that_was_confirmed_is_confirmed_once_more(database):
+    """Whose answer was lost asks again."""
+    query = Query(database, mode="prepared")
+    committables = query.prepare(0, rows(1), rows(2))
+    assert list(query.sink.confirm(committables)) == committables
+    query.commit(0, committables)
+    assert query.ids() == [1, 2]
+
+
+def test_a_batch_in_doubt_is_marked_as_complete_nowhere(database, postgres):
+    query = Query(database, mode="prepared")
+    committables = query.prepare(0, rows(1))
+    elsewhere = postgres.url(make_database(postgres))
+    other = Query(elsewhere, query=query.id, mode="prepared", generation=2)
+    assert len(other.commit(0, committables).in_doubt) == 1
+    assert completed(other) is None
+    query.commit(0, committables)
+    assert completed(query) == 0
 
 
 def test_tasks_prepare_and_the_driver_commits(database):
