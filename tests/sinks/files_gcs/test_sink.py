@@ -6,6 +6,7 @@ On fake-gcs-server, which lets a compose overwrite: that one doesn't is not show
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepar
 from sinks.files_gcs.place import Folder
 from sinks.files_objects.sink import *  # noqa: F403
 from sinks.files_objects.sink import files_of, refused
+from support.pages import ROOT
 
 pytestmark = [pytest.mark.gcs, pytest.mark.long]
 
@@ -194,6 +196,33 @@ def test_parts_that_arrive_when_their_batch_is_done_are_swept(place):
     assert sorted(key.split("/")[2] for key in place.parts()) == sorted(["strange", theirs])
     assert sink.recover(Sweep(QUERY, "out", 1)) == 0
     assert place.numbers() == [0, 1]
+
+
+def test_the_page_says_how_many_requests_a_file_and_a_part_take(place, proxy, monkeypatch):
+    place.checked(partition_by=["p"], format="csv")
+    sink = place.through(proxy.endpoint).sink(partition_by=["p"], format="csv")
+    commit(sink, 0, numbers(1, p=["a"]))
+
+    def requests(batch, rows):
+        proxy.forget()
+        (kept,) = commit(sink, batch, rows)
+        return sum(len(parts) for _, parts in kept["uploads"]), proxy.count()
+
+    (two, few), (five, more) = (
+        requests(count, numbers(count, p=[str(each) for each in range(count)])) for count in (2, 5)
+    )
+    assert (two, five) == (2, 5)
+    each_file = (more - few) // 3
+    monkeypatch.setattr(staging, "PART_BYTES", 1 << 10)
+    one, of_one = requests(6, numbers(1, p=["a"]))
+    many, of_many = requests(7, numbers(40, p=["a"] * 40, t=["x" * 100] * 40))
+    assert one == 1 < many
+    each_part = (of_many - of_one) // (many - one)
+    page = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+    said = re.search(
+        r"A file of one part takes (\d+) requests, and each further part .* (\w+) more", page
+    )
+    assert (int(said[1]), said[2]) == (each_file, {2: "two", 3: "three", 4: "four"}[each_part])
 
 
 def test_many_files_are_read_with_few_connections(place):
