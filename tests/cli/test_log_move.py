@@ -139,6 +139,20 @@ def test_a_log_is_moved_twice(checkpoint, tmp_path):
     assert_sealed(open_log(LocalStore(tmp_path / "b")))
 
 
+def test_a_log_that_was_moved_by_the_command_may_be_moved_by_hand_afterwards(checkpoint, tmp_path):
+    checkpoint.live(0)
+    checkpoint.move(tmp_path / "b")
+    checkpoint.live(1)
+    (tmp_path / "b").rename(tmp_path / "c")
+    home, wanted = LocalStore(checkpoint.home), (tmp_path / "c").as_uri()
+    for dry_run in (True, False):
+        assert binding.find(home, wanted, adopt=True, dry_run=dry_run).location == wanted
+    checkpoint.live(2)
+    checkpoint.move(tmp_path / "d")
+    assert checkpoint.start()[2].decided.commit.batch == 2
+    assert_sealed(old_place(checkpoint))
+
+
 def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):
     log, generation = checkpoint.live(0)
     log.append(generation, commit(1))

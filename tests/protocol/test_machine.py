@@ -601,6 +601,9 @@ def test_a_sink_of_a_batch_that_spark_has_committed_can_be_removed():
 
 
 def test_a_batch_after_a_lost_attempt_names_its_handles_anew():
-    walk = Walk().ready().batch(1).batch(2, prepared(2, attempts_lost=True)).batch(3)
+    lost = [False, True, False, True, True, False]
+    walk = Walk().ready()
+    for batch, attempts_lost in enumerate(lost, 1):
+        walk.batch(batch, prepared(batch, attempts_lost=attempts_lost))
     runs = [decision for decision in walk.all if isinstance(decision, do.RunWrites)]
-    assert [run.incarnation for run in runs[-3:]] == [0, 0, 1]
+    assert [run.incarnation for run in runs[-6:]] == [0, 0, 1, 1, 2, 3]

@@ -24,7 +24,7 @@ from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Digest, total
 from onceforall.protocol.history import CommitPermit
-from onceforall.protocol.redo import NO_ROWS, Redo, Way, difference, matched
+from onceforall.protocol.redo import NO_ROWS, Redo, Way, all_again, difference, matched
 from protocol.building import (
     Walk,
     answers,
@@ -156,13 +156,18 @@ def test_a_transaction_that_is_lost_again_after_its_redo_stops_the_run_and_gets_
 # --- which tasks of a replay stand for lost ones --------------------------------------------------
 
 
-def the_plan(decided, gone, replayed, key="a/0"):
+def a_loss(decided, gone, replayed):
+    """Return a decision, what of it is lost, and what a replay gave."""
     redo = Redo(
         {"a": tuple(task(f"a{p}", partition=p) for p in gone)},
         frozenset({("a", "stayed")}),
         Way.MATCHED,
     )
-    return matched(replace(commit(0), digests={key: tuple(decided)}), redo, {key: tuple(replayed)})
+    return replace(commit(0), digests={"a/0": tuple(decided)}), redo, {"a/0": tuple(replayed)}
+
+
+def the_plan(decided, gone, replayed):
+    return matched(*a_loss(decided, gone, replayed))
 
 
 def sums(*each):
@@ -286,6 +291,27 @@ def test_whatever_a_replay_permutes_splits_and_merges_exactly_the_lost_rows_are_
     assert (plan is not None) == whole
     if plan is not None:
         assert sorted(row for _, partition in plan.tasks for row in replayed[partition]) == lost
+
+
+@given(
+    decided=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    replayed=st.lists(st.integers(1, 4), max_size=5),
+    data=st.data(),
+)
+def test_a_second_loss_finds_each_task_of_a_plan_by_its_number_in_the_new_decision(
+    decided, replayed, data
+):
+    gone = sorted(data.draw(st.sets(st.sampled_from(range(len(decided))), min_size=1)))
+    replayed = sums(*replayed)
+    beside = all_again(*a_loss(sums(*decided), gone, replayed))
+    assert set(beside.tasks) == {(0, partition) for partition in range(max(1, len(replayed)))}
+    for plan in filter(None, (beside, the_plan(sums(*decided), gone, replayed))):
+        table = plan.digests["a/0"]
+        assert len(set(plan.places.values())) == len(plan.places) == len(plan.tasks)
+        for each, digest in plan.tasks.items():
+            place = plan.places[each]
+            assert (table[place] if place < len(table) else NO_ROWS) == digest
+            assert place in gone or place >= len(decided), "that place is of a task that stays"
 
 
 @pytest.mark.parametrize(

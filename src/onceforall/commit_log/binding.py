@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlparse
 from onceforall.commit_log.chains import entry_key, leading
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.commit_log.log import CommitLog
-from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
+from onceforall.commit_log.store import AlreadyExists, Created, Store, TooLate, keeps_ends
 from onceforall.commit_log.stores.local import LocalStore
 from onceforall.commit_log.stores.locations import is_local, remote_url
 from onceforall.common.arguments import location_shown
@@ -95,7 +95,7 @@ class _Pointer:
     number: int
     id: str
     location: str | None
-    first_generation: int
+    first_generation: int = 0
     keep_ends: bool = False
     from_home: bool = False
     detached: int | None = None
@@ -238,17 +238,7 @@ def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
     pointer = _newest_pointer(home)
     if pointer is not None and pointer.detached is not None:
         return
-    home.create(
-        _pointer_key(0 if pointer is None else pointer.number + 1),
-        _encode(
-            _POINTER,
-            id=bound.id or uuid.uuid4().hex,
-            location=bound.location,
-            first_generation=bound.first_generation,
-            written_at=_now(),
-            detached=generation,
-        ),
-    )
+    _create(home, replace(_next(pointer, bound), detached=generation))
 
 
 def expect_move(home: Store, bound: BoundLog, source: str) -> None:
@@ -257,17 +247,8 @@ def expect_move(home: Store, bound: BoundLog, source: str) -> None:
     Raises:
         CheckpointMismatchError: something else lies there.
     """
-    answer = home.create(
-        _pointer_key(0),
-        _encode(
-            _POINTER,
-            id=bound.id or uuid.uuid4().hex,
-            location=None,
-            first_generation=bound.first_generation,
-            written_at=_now(),
-            moving=source,
-        ),
-    )
+    log_id = bound.id or uuid.uuid4().hex
+    answer = _create(home, _Pointer(0, log_id, None, bound.first_generation, moving=source))
     if isinstance(answer, AlreadyExists) and not is_expected(home, source):
         raise CheckpointMismatchError(
             f"{home.describe('')} has a commit log already. Name an empty folder."
@@ -344,19 +325,8 @@ def bind(
         )
     failpoints.hit("bind.prepared")
     store = home if wanted is None else open_store(wanted)
-    keep_ends = keeps_ends(store)
-    answer = home.create(
-        _pointer_key(number),
-        _encode(
-            _POINTER,
-            id=log_id,
-            location=wanted,
-            first_generation=first_generation,
-            checkpoint=checkpoint,
-            written_at=_now(),
-            **({"keep_ends": True} if keep_ends else {}),
-        ),
-    )
+    pointer = _Pointer(number, log_id, wanted, first_generation, keep_ends=keeps_ends(store))
+    answer = _create(home, pointer, checkpoint=checkpoint)
     if isinstance(answer, AlreadyExists):
         # Another start was faster; what it has bound is what counts.
         failpoints.hit("bind.lost")
@@ -364,7 +334,7 @@ def bind(
         assert bound is not None
         return bound
     failpoints.hit("bind.pointed")
-    return BoundLog(store, wanted, log_id, first_generation, keep_ends=keep_ends)
+    return BoundLog(store, wanted, log_id, first_generation, keep_ends=pointer.keep_ends)
 
 
 def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
@@ -403,20 +373,17 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
         CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
     """
     pointer = _newest_pointer(home)
-    number = 0 if pointer is None else pointer.number + 1
     if pointer is not None and pointer.location == location:
         return
-    from_home = bound.location is None or (pointer is not None and pointer.from_home)
-    answer = home.create(
-        _pointer_key(number),
-        _encode(
-            _POINTER,
+    found = _next(pointer, bound)
+    answer = _create(
+        home,
+        replace(
+            found,
             id=log_id,
             location=location,
-            first_generation=bound.first_generation,
-            written_at=_now(),
-            **({"keep_ends": True} if keeps_ends(store) else {}),
-            **({"from_home": True} if from_home else {}),
+            keep_ends=keeps_ends(store),
+            from_home=found.from_home or bound.location is None,
         ),
     )
     if isinstance(answer, AlreadyExists):
@@ -443,17 +410,7 @@ def point_home(home: Store, bound: BoundLog, source: str) -> None:
         )
     if pointer.moving != source:
         return
-    home.create(
-        _pointer_key(pointer.number + 1),
-        _encode(
-            _POINTER,
-            id=pointer.id,
-            location=None,
-            first_generation=bound.first_generation,
-            written_at=_now(),
-            **({"keep_ends": True} if keeps_ends(home) else {}),
-        ),
-    )
+    _create(home, replace(_next(pointer, bound), keep_ends=keeps_ends(home), moving=None))
 
 
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
@@ -554,27 +511,22 @@ def _moved(
             "copy holds the last decision. Keep the one "
             "that the last run wrote, and take the other away."
         )
-    number = pointer.number + 1
-    first = pointer.first_generation
-    if dry_run:
-        return _Pointer(number, pointer.id, wanted, first, keeps_ends(open_store(wanted)))
-    keep_ends = keeps_ends(open_store(wanted))
-    fields = _encode(
-        _POINTER,
-        id=pointer.id,
+    moved = replace(
+        pointer,
+        number=pointer.number + 1,
         location=wanted,
-        first_generation=first,
-        written_at=_now(),
-        **({"keep_ends": True} if keep_ends else {}),
+        keep_ends=keeps_ends(open_store(wanted)),
     )
+    if dry_run:
+        return moved
     failpoints.hit("bind.moving")
-    answer = home.create(_pointer_key(number), fields)
+    answer = _create(home, moved)
     failpoints.hit("bind.moved")
     if isinstance(answer, AlreadyExists):
         raise CheckpointMismatchError(
             f"{both}; another start has moved it at the same time. Start again without the option."
         )
-    return _Pointer(number, pointer.id, wanted, first, keep_ends)
+    return moved
 
 
 def _check_bound(home: Store, pointer: _Pointer, store: Store) -> None:
@@ -609,6 +561,37 @@ def _has_entries(store: Store, first_generation: int) -> bool:
 def _newest_pointer(home: Store) -> _Pointer | None:
     count = leading(lambda number: home.read(_pointer_key(number)) is not None)
     return None if count == 0 else _pointer(home, count - 1)
+
+
+def _next(pointer: _Pointer | None, bound: BoundLog) -> _Pointer:
+    """Return what comes behind the newest pointer of a bound checkpoint: it says the same, until
+    ``replace`` says otherwise. A log of an earlier release has none.
+    """
+    if pointer is None:
+        return _Pointer(0, bound.id or uuid.uuid4().hex, bound.location, bound.first_generation)
+    return replace(pointer, number=pointer.number + 1)
+
+
+def _create(home: Store, pointer: _Pointer, **more: str) -> Created | AlreadyExists | TooLate:
+    """Write a pointer with all that it says, so that none of it is lost to its successor."""
+    fields: dict[str, Any] = {
+        name: True for name in ("keep_ends", "from_home") if getattr(pointer, name)
+    }
+    for name in ("detached", "moving"):
+        if getattr(pointer, name) is not None:
+            fields[name] = getattr(pointer, name)
+    return home.create(
+        _pointer_key(pointer.number),
+        _encode(
+            _POINTER,
+            id=pointer.id,
+            location=pointer.location,
+            first_generation=pointer.first_generation,
+            written_at=_now(),
+            **more,
+            **fields,
+        ),
+    )
 
 
 def _pointers(home: Store) -> list[_Pointer]:

@@ -85,7 +85,7 @@ def look(arguments: list[str], path: Path = LINES) -> None:
         path: where to.
 
     Raises:
-        RuntimeError: pytest could not run.
+        RuntimeError: pytest could not run, or no test ran a line of this package.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     data, report = path.with_name("lines.coverage"), path.with_name("lines.jsonl")
@@ -94,7 +94,7 @@ def look(arguments: list[str], path: Path = LINES) -> None:
         **os.environ,
         "MUTANT_REPORT": str(report),
         "COVERAGE_FILE": str(data),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "PYTHONPATH": os.pathsep.join([str(SOURCE.parent), str(ROOT), str(ROOT / "tests")]),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.recording"]
     command += ["--cov=onceforall", "--cov-context=test", "--cov-report="]
@@ -111,6 +111,8 @@ def look(arguments: list[str], path: Path = LINES) -> None:
         "tests": tests,
         "seconds": [seconds[test] for test in tests],
     }
+    if not written["lines"]:
+        raise RuntimeError(f"{len(tests)} tests ran no line below {SOURCE}")
     path.write_text(json.dumps(written), encoding="utf-8")
     data.unlink()
     print(f"{len(tests)} tests, {len(failed)} failed, {len(written['lines'])} modules")
