@@ -27,17 +27,25 @@ def jvm_of(spark):
     return spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
 
 
+INTERRUPTED = "Failed to shutdown streamer"
+"""What HDFS's client says where a stop interrupts Spark in a write to its checkpoint. Spark takes it
+for a failure of the query; docs/stopping.md says so."""
+
+
 def follow(query, until_batch):
     """Stop a query behind a batch, and return why it failed, or None."""
+    stopped = False
     try:
         while query.isActive:
             progress = query.lastProgress
             if progress is not None and progress["batchId"] >= until_batch:
+                stopped = True
                 query.stop()
                 break
             time.sleep(0.02)
         # A stop is known to be asked for before its error is known.
         query.awaitTermination(60)
-        return None if query.exception() is None else str(query.exception())
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        error = None if query.exception() is None else str(query.exception())
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    return None if stopped and INTERRUPTED in (error or "") else error

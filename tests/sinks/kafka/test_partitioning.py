@@ -139,6 +139,13 @@ def test_large_records_without_a_key_go_to_the_next_partition_after_a_mebibyte()
     ]
 
 
+@pytest.mark.parametrize("led", [(1, 3), (2,), ()])
+def test_a_key_keeps_its_partition_while_others_have_no_leader(led):
+    keys = [f"k{number}".encode() for number in range(40)]
+    placed = OURS.place(None, key_hashes(pa.array(keys)), small(40), Partitions(4, led, 0), 0)
+    assert placed.tolist() == [librdkafkas(key, 4) for key in keys]
+
+
 def test_where_no_partition_has_a_leader_librdkafka_waits_for_one():
     assert OURS.place(None, None, small(2), Partitions(2, (), 0), 0).tolist() == [UNASSIGNED] * 2
 
