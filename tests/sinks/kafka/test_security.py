@@ -30,7 +30,7 @@ from onceforall.errors import (
 )
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kafka import KafkaSink
-from onceforall.sinks.kafka.access import sasl
+from onceforall.sinks.kafka.access import sasl, security
 from onceforall.sinks.kafka.access.secure_connections import Access, tls_context
 from onceforall.sinks.kafka.access.security import AccessError, Withheld
 from onceforall.sinks.kafka.driver.wire import _Connection, _ConnectionLostError
@@ -139,6 +139,25 @@ def test_a_secret_value_is_in_no_pickle_and_comes_back_from_the_attempt():
         repr(sink._fingerprint(attempt)),
     ):
         assert "hunter2" not in text
+
+
+NO_SECRETS = {
+    "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.oauthbearer.method", "oauth_cb",
+    "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
+    "ssl.key.location", "ssl.cipher.suites", "ssl.crl.location",
+    "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification",
+}  # fmt: skip
+
+
+def test_every_option_of_which_nobody_said_that_it_is_none_is_a_secret():
+    """``ssl.key.pem`` is one, whose name says nothing of it."""
+    options = (security.TLS_OPTIONS | security._SASL_OPTIONS) - NO_SECRETS
+    assert {"sasl.password", "ssl.key.pem", "ssl.key.password"} < options
+    for option in options:
+        given = {**SERVERS, option: "hunter2"}
+        assert "hunter2" not in repr(security.without_values(given)), option
+        assert security.secret_values(given) == {option: "hunter2"}
+        assert "hunter2" not in repr(security.fingerprint(given, {})), option
 
 
 class Context:
