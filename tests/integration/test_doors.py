@@ -84,6 +84,57 @@ def test_every_trigger_that_spark_replays_works(broker, source, sink, tmp_path, 
         query.stop()
 
 
+class Watched(ofa.FileSink):
+    """Notes on which object of it each batch is committed, and which are closed."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.committing, self.closed = [], []
+
+    def commit(self, *args, **kwargs):
+        self.committing.append(self)
+        return super().commit(*args, **kwargs)
+
+    def close(self):
+        self.closed.append(self)
+        super().close()
+
+
+def test_a_run_that_has_ended_closes_nothing_of_another_query_with_the_same_sink_object(
+    source, tmp_path
+):
+    out = Watched(str(tmp_path / "lake"))
+
+    def started(name, **trigger):
+        @ofa.exactly_once(tmp_path / name, sinks={"out": out})
+        def process(batch, batch_id, transaction):
+            transaction.write("out", batch)
+
+        writer = source.stream().writeStream.foreachBatch(process)
+        return writer.option("checkpointLocation", str(tmp_path / name)).trigger(**trigger)
+
+    source.add(*rows(1, 2))
+    lasting = started("lasting", processingTime="50 milliseconds").start()
+    try:
+        until(lambda: out.committing or lasting.exception(), 60, "a batch is committed")
+        (first,) = out.committing
+        returning = started("returning", availableNow=True)
+        assert returning.start().awaitTermination(60)
+        source.add(*rows(3))
+        # What is left of the first run is closed by the next one of the same function.
+        assert returning.start().awaitTermination(60)
+        again = lambda: sum(one is first for one in out.committing) == 2
+        until(lambda: again() or lasting.exception(), 60, "the second batch is committed")
+        assert lasting.exception() is None
+    finally:
+        lasting.stop()
+    others = [one for one in out.committing if one is not first]
+    assert len(others) == 2
+    assert others[0] is not others[1]
+    assert any(one is others[0] for one in out.closed)
+    assert not any(one is first for one in out.closed)
+
+
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
 def test_every_output_mode_gives_what_spark_gives(broker, source, sink, run, tmp_path, mode):
     out = sink()
