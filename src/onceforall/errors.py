@@ -188,6 +188,14 @@ class FencedError(StoppedError):
     restart: ClassVar[Restart] = "no"
 
 
+class OvertakenError(FencedError):
+    """Another run went on while this one started, and this one has fenced it since: neither goes
+    on, and the next start does.
+    """
+
+    restart: ClassVar[Restart] = "once"
+
+
 class InDoubtError(StoppedError):
     """A decided batch is not complete on every sink; the next start completes it."""
 

@@ -140,20 +140,29 @@ def test_a_driver_that_was_frozen_before_its_decision_and_replaced_changes_nothi
 
 
 def test_two_drivers_take_turns_by_force(pipeline, lake):
-    """Each is started while the other one runs; one of the two is fenced, whichever it is."""
-    drivers = [pipeline.start()]
+    """Each is started while the other one runs, and fences it. Where that one has gone further
+    until then, both stop, and the next start goes on.
+    """
+    driver = going_on(pipeline, pipeline.start())
     for _ in range(3):
-        goes_on(pipeline)
-        drivers.append(pipeline.start())
-        drivers[-2].wait()
-        assert "FencedError" in str(drivers[-2].status()["error"])
-    goes_on(pipeline)
-    drivers[-1].kill()
+        other = pipeline.start()
+        driver.wait()
+        assert "FencedError" in str(driver.status()["error"])
+        driver = going_on(pipeline, other)
+    driver.kill()
     pipeline.run(until_batch=pipeline.batches() + 2)
     assert_each_row_once(pipeline, lake)
 
 
-def goes_on(pipeline):
-    """Wait until two more batches are complete."""
+def going_on(pipeline, driver):
+    """Wait until two more batches are complete, and return the driver that wrote the last one."""
     before = len(pipeline.entries("DONE"))
-    until(lambda: len(pipeline.entries("DONE")) >= before + 2, 180, "the last driver goes on")
+
+    def done():
+        return len(pipeline.entries("DONE")) >= before + 2
+
+    until(lambda: done() or driver.process.poll() is not None, 180, "the driver goes on or ends")
+    if done():
+        return driver
+    assert "OvertakenError" in str(driver.status()["error"])
+    return going_on(pipeline, pipeline.start())

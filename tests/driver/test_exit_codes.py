@@ -57,6 +57,7 @@ def test_the_page_says_of_each_error_what_its_class_says():
         (ofa.SchemaError("no column"), ofa.ExitCode.MEND),
         (ofa.CorruptEntryError("torn"), ofa.ExitCode.MEND),
         (ofa.FencedError("another run"), ofa.ExitCode.REPLACED),
+        (ofa.OvertakenError("another run, which is fenced"), ofa.ExitCode.RESTART),
         (ofa.AttemptFailedError("RuntimeError: a bug"), ofa.ExitCode.RESTART),
         (ofa.AttemptFailedError(failed(7, "SchemaError: no column")), ofa.ExitCode.MEND),
         (ofa.AttemptFailedError(failed(7, "SinkUnavailableError: away")), ofa.ExitCode.RESTART),

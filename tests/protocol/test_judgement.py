@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceforall.errors import CheckpointMismatchError, FencedError, PlanOverwrittenError
+from onceforall.errors import CheckpointMismatchError, OvertakenError, PlanOverwrittenError
 from onceforall.protocol.entries import Claim, Digest
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import EMPTY, Decided, History
@@ -169,7 +169,7 @@ def test_a_gap_behind_the_last_decided_batch_is_refused():
 def test_a_batch_that_another_run_has_finished_meanwhile_is_refused(batch, last, spark):
     refused(
         judge(request(batch), history(last), spark),
-        FencedError,
+        OvertakenError,
         f"batch {batch}",
         f"batch {spark}",
         "another run",

@@ -13,6 +13,7 @@ from onceforall.errors import (
     FencedError,
     InDoubtError,
     OutcomeUnknownError,
+    OvertakenError,
     ProtocolViolationError,
     TransactionLostError,
 )
@@ -566,7 +567,7 @@ def test_a_batch_that_spark_has_committed_without_us_is_not_written(past, batch)
     walk = (
         Walk().recovering(past, request(batch), spark_committed=batch).feed(saw.SinksRecovered({}))
     )
-    assert walk.stopped_with(FencedError)
+    assert walk.stopped_with(OvertakenError)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from onceforall import errors
 from onceforall.driver.failures import error_of
-from onceforall.errors import AttemptFailedError, FencedError, OnceForAllError, text_of
+from onceforall.errors import (
+    AttemptFailedError,
+    FencedError,
+    OnceForAllError,
+    OvertakenError,
+    text_of,
+)
 from onceforall.protocol.messages import CAUSE
 
 if TYPE_CHECKING:
@@ -69,7 +75,7 @@ def exit_code(query_or_exception: StreamingQuery | BaseException | str | None) -
     if not isinstance(error, OnceForAllError):
         names = {cls.__name__ for cls in type(error).__mro__}
         return ExitCode.MEND if names & set(_SPARKS_OWN) else ExitCode.RESTART
-    if isinstance(error, FencedError):
+    if isinstance(error, FencedError) and not isinstance(error, OvertakenError):
         return ExitCode.REPLACED
     return {
         "yes": ExitCode.RESTART,

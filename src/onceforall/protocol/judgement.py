@@ -14,6 +14,7 @@ from onceforall.errors import (
     CheckpointMismatchError,
     FencedError,
     OnceForAllError,
+    OvertakenError,
     PlanOverwrittenError,
 )
 from onceforall.protocol.entries import Claim, Commit, Digest, total
@@ -50,7 +51,7 @@ REMEDY = (
 
 
 def judge_overtaken(batch: int, spark_committed: int) -> Refusal | None:
-    """Refuse a batch that another run has completed meanwhile.
+    """Refuse a batch that another run has completed meanwhile, which nobody has fenced yet.
 
     Args:
         batch: that Spark asks for.
@@ -82,9 +83,14 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
         only when the decision was made for these very offsets.
     """
     decided = history.decided
-    overtaken = judge_overtaken(request.batch, spark_committed)
-    if overtaken is not None:
-        return overtaken
+    if request.batch <= spark_committed:
+        return Refusal(
+            OvertakenError,
+            f"Spark asks for batch {request.batch}, but its own commit log has batch "
+            f"{spark_committed} by now: another run of this query was alive when this one "
+            "started, and it went further before this one fenced it. Neither goes on. Start the "
+            "query again, once.",
+        )
     if decided is None or request.batch == decided.commit.batch + 1:
         elsewhere = None if decided is None else _judge_begin(request, decided.commit)
         return elsewhere or Verdict.WRITE
