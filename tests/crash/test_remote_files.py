@@ -12,7 +12,7 @@ from sinks.files_s3.place import prefix_on
 from support.driver import ROWS_PER_BATCH, Pipeline
 from support.places import remote_place
 from support.reading import released, values
-from support.waiting import until
+from support.waiting import Story, until
 from support.web_hdfs import WebHdfs
 
 pytestmark = [
@@ -162,7 +162,7 @@ def going_on(pipeline, driver):
     def done():
         return driver.log().count("is written: ") >= 2
 
-    until(lambda: done() or driver.process.poll() is not None, 180, driver.log)
+    until(lambda: done() or driver.process.poll() is not None, 180, Story(driver.log))
     if done():
         return driver
     assert "OvertakenError" in str(driver.status()["error"])
