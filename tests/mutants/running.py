@@ -260,6 +260,9 @@ def _pytest(
         trouble = f"pytest hung for {limit_s + _GRACE_S} s"
     elif code not in {0, 1}:
         trouble = f"pytest ended with {code}: {_last_line(output)}"
+    elif code == 1 and not any(entry["failed"] for entry in entries):
+        # As after an error of pytest's own: what would have come is unknown.
+        trouble = f"pytest ended with 1 though no test failed: {_last_line(output)}"
     elif origins != {str(copy / "onceforall" / "__init__.py")}:
         trouble = f"the package was imported from {sorted(origins)}"
     return _Reported(code, tuple(entries), importers, trouble)

@@ -205,6 +205,19 @@ def test_what_is_no_program_or_no_check_is_broken_and_not_caught(workshop, new, 
     assert words in verdict.words
 
 
+def test_a_run_that_broke_off_is_broken_and_no_survivor(workshop, tmp_path):
+    check = tmp_path / "test_breaking_off.py"
+    check.write_text(
+        "import os\n"
+        "def test_that_passes():\n    import onceforall.protocol.names\n"
+        "def test_behind_which_nothing_runs():\n    os._exit(1)\n"
+        "def test_that_would_notice():\n    assert False\n"
+    )
+    verdict = workshop.judge(mutant("import hashlib", "import hashlib  # the same", str(check)))
+    assert verdict.status == BROKEN, verdict
+    assert "though no test failed" in verdict.words
+
+
 def test_a_check_that_fails_without_the_bug_too_has_noticed_nothing(workshop):
     assert workshop.failing_without_a_bug([RED, GREEN], 30) == {
         RED: "AssertionError: always\nassert False".splitlines()[0]

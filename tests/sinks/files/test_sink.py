@@ -1,6 +1,7 @@
 """The file sink against a real folder, without Spark: what is committed, what is refused, and
 what is left."""
 
+import contextlib
 import copy
 import json
 import math
@@ -902,26 +903,28 @@ def test_sparks_own_log_is_refused_at_start_and_before_a_decision(tmp_path):
 # --- faults ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files():
-    """A real limit of the kernel on the size of files."""
+    """A real limit of the kernel on the size of files; it holds for what pytest writes, too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_system_that_refuses_fails_the_attempt_and_names_the_folder(
-    tmp_path, form, small_files
-):
+def test_a_file_system_that_refuses_fails_the_attempt_and_names_the_folder(tmp_path, form):
     sink = checked(tmp_path, format=form)
-    transaction = sink.begin_transaction(attempt())
-    sink.invoke(transaction, numbers(20_000, t=[os.urandom(20).hex() for _ in range(20_000)]))
-    with pytest.raises(AttemptFailedError, match=f"{tmp_path}.*EFBIG"):
-        sink.pre_commit(transaction)
+    rows = numbers(20_000, t=[os.urandom(20).hex() for _ in range(20_000)])
+    with small_files():
+        transaction = sink.begin_transaction(attempt())
+        sink.invoke(transaction, rows)
+        with pytest.raises(AttemptFailedError, match=f"{tmp_path}.*EFBIG"):
+            sink.pre_commit(transaction)
     sink.discard(transaction)
     assert left_in_staging(tmp_path) == []
 
