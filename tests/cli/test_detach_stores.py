@@ -105,6 +105,32 @@ def test_what_is_decided_is_completed_and_the_checkpoint_is_a_plain_one(on_store
     assert again.log is None
 
 
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_the_end_of_the_log_follows_its_last_entry_whatever_the_crash_left_undone(
+    on_store, done, passed
+):
+    """Behind a free place a run could still decide."""
+    if done:
+        decision = on_store.log.look().decided
+        on_store.sink().commit(decision.permit, decision.commit.committables["out"])
+        on_store.log.append(0, Done(0))
+    if passed:
+        on_store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    detached = on_store.detach()
+    assert (detached.completed, detached.passed) == (None if done else 0, None if passed else 0)
+    chains = sorted(name for name in on_store.names() if "/chains/" in name)
+    newest = max(name.split("/")[2] for name in chains)
+    entries = [name for name in chains if name.split("/")[2] == newest]
+    kinds = [json.loads(on_store.path.client.read(name))["kind"] for name in entries]
+    assert [name.split("/")[3] for name in entries] == [
+        f"{index:08d}.json" for index in range(len(entries))
+    ]
+    assert kinds == ["CLAIM", *([] if done else ["DONE"]), "DETACHED"]
+    assert "was detached before" in on_store.detach().steps[-1]
+    on_store.assert_plain()
+
+
 def test_a_run_that_is_alive_is_fenced_for_ever(on_store):
     """Also one that has bound the log, and claims when the checkpoint is a plain query's."""
     late = on_store.bind().log()
