@@ -137,6 +137,41 @@ def test_a_job_without_an_executor_is_cancelled_in_time(monkeypatch):
         stuck.set()
 
 
+def test_what_was_found_right_holds_for_these_executors_and_these_modules_alone(monkeypatch):
+    there, asked = {"1": "a"}, []
+
+    def ask(_, modules):
+        asked.append(set(modules) & {"kafka_client", "postgres_client"})
+        return [answer(executors.__version__)]
+
+    monkeypatch.setattr(executors, "_checked", {})
+    monkeypatch.setattr(executors, "is_connect", lambda _: False)
+    monkeypatch.setattr(executors, "_is_this_python", lambda _: False)
+    monkeypatch.setattr(executors, "executors_of", lambda _: dict(there))
+    monkeypatch.setattr(executors, "_ask", ask)
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app", pythonExec="python"))
+    kafka, postgres = (
+        SimpleNamespace(task_imports={f"{name}_client": name}) for name in ("kafka", "postgres")
+    )
+
+    def start(*sinks):
+        asked.clear()
+        executors.check_executors(spark, {str(at): sink for at, sink in enumerate(sinks)})
+        return asked
+
+    assert start(kafka) == [{"kafka_client"}]
+    assert start(kafka) == []
+    assert start(postgres) == [{"postgres_client"}]
+    assert start(kafka, postgres) == [{"kafka_client", "postgres_client"}]
+    assert start(postgres, kafka) == start(postgres) == start() == []
+    there["2"] = "b"
+    assert start(kafka) == [{"kafka_client"}]
+    del there["1"]
+    assert start(kafka) == []
+    spark.sparkContext.pythonExec = "another python"
+    assert start(kafka) == [{"kafka_client"}]
+
+
 @pytest.mark.parametrize(
     ("master", "python", "same"),
     [
