@@ -334,6 +334,7 @@ class Moves:
         allowed = {
             "finished": True,
             "FencedError": replaced,
+            "OvertakenError": replaced,
             "conflict": replaced,
             "TransactionLostError": timed_out,
             # A task fails by itself, or meets an epoch that somebody has raised.

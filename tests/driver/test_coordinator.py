@@ -22,6 +22,7 @@ from onceforall.errors import (
     FencedError,
     InDoubtError,
     OutcomeUnknownError,
+    OvertakenError,
     RefusedRecordError,
     SinkUnavailableError,
     TransactionLostError,
@@ -738,6 +739,48 @@ def test_a_replaced_run_is_fenced_at_its_decision_and_aborts_only_what_nobody_ca
         query.batch(1)
     assert query.sinks["a"].of("abort") == [(["t1"],)]
     assert query.sinks["a"].of("commit") == [(0, ["t0"])]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_start_whose_batch_another_run_has_completed_says_whether_that_one_is_fenced(newer):
+    query = Query(spark_committed=0)
+    if newer:
+        sealed = query.coordinator._resources.log.seal_below
+
+        def overtaken(generation):
+            history = sealed(generation)
+            replace_run(query.store)
+            return history
+
+        query.coordinator._resources.log.seal_below = overtaken
+    with pytest.raises(FencedError) as raised:
+        query.batch(0)
+    assert type(raised.value) is (FencedError if newer else OvertakenError)
+
+
+class FailsWhenReplaced(FakeWriter):
+    """Its tasks miss what a newer run has swept."""
+
+    def __init__(self, query, **more):
+        super().__init__(**more)
+        self._query = query
+
+    def write(self, decision):
+        replace_run(self._query.store)
+        raise AttemptFailedError("the upload is gone")
+
+
+def test_tasks_that_fail_because_a_newer_run_has_swept_end_a_run_that_is_fenced():
+    query = Query()
+    with pytest.raises(FencedError, match=r"newer run.*the upload is gone") as raised:
+        query.batch(0, FailsWhenReplaced(query))
+    assert isinstance(raised.value.__cause__, AttemptFailedError)
+
+
+def test_a_query_that_is_stopped_asks_no_log_who_owns_it():
+    query = Query(stop=lambda: True)
+    with pytest.raises(AttemptFailedError, match="the upload is gone"):
+        query.batch(0, FailsWhenReplaced(query))
 
 
 def test_a_done_in_the_background_that_meets_a_seal_makes_the_next_batch_raise():

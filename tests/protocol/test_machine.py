@@ -196,6 +196,18 @@ def test_a_failed_write_aborts_what_is_prepared_and_sweeps_ones_own_generation()
     assert re.fullmatch("Batch 0 could not be written, and .*: ValueError: no", stop.message)
 
 
+def test_an_attempt_that_failed_under_a_newer_run_says_who_has_taken_over():
+    walk = Walk().writing().feed(saw.WritesFailed("the upload is gone"))
+    stop = walk.feed(saw.AttemptAborted(sealed=True)).only(do.StopRun)
+    assert stop.error is FencedError
+    assert re.fullmatch("A newer run .*had failed: Batch 0 .*: the upload is gone", stop.message)
+
+
+def test_what_else_aborts_an_attempt_is_said_though_there_is_a_newer_run():
+    walk = Walk(transaction_timeout_ms=10).writing().feed(prepared(elapsed_ms=11))
+    assert walk.feed(saw.AttemptAborted(sealed=True)).stopped_with(BatchTooSlowError)
+
+
 @pytest.mark.parametrize(("elapsed_ms", "phase"), [(7_000, P.Deciding), (7_001, P.Aborting)])
 def test_a_batch_that_leaves_too_little_of_the_timeout_is_not_decided(elapsed_ms, phase):
     walk = (
@@ -560,6 +572,12 @@ def test_a_run_rolls_again_in_its_new_generation():
 
 
 # --- what the machine does not take on trust ------------------------------------------------------
+
+
+def test_a_run_whose_batch_a_newer_one_has_completed_is_fenced_and_touches_no_sink():
+    walk = Walk().sealing(request(3)).feed(saw.PastSealed(history(2), 3, sealed=True))
+    assert walk.stopped_with(FencedError)
+    assert do.RecoverSinks not in map(type, walk.all)
 
 
 @pytest.mark.parametrize(("past", "batch"), [(EMPTY, 3), (history(2), 3)])

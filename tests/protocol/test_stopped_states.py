@@ -125,6 +125,25 @@ STOPS = [
     ),
     Stop(P.ClosingPast, lambda: recovered(WHOLE_PAST).feed(FENCED), lambda: recovered(WHOLE_PAST)),
     Stop(
+        P.Sealing,
+        lambda: Walk().sealing().feed(saw.PastSealed(UNDECIDED, 0, sealed=True)),
+        lambda: recovered(UNDECIDED),
+    ),
+    Stop(
+        P.Recovering,
+        lambda: (
+            Walk()
+            .recovering(history(2), request(3), spark_committed=3)
+            .feed(saw.SinksRecovered({}))
+        ),
+        lambda: recovered(UNDECIDED),
+    ),
+    Stop(
+        P.Writing,
+        lambda: Walk().writing().feed(FAILED, saw.AttemptAborted(sealed=True)),
+        lambda: recovered(UNDECIDED),
+    ),
+    Stop(
         P.Deciding,
         lambda: Walk().deciding().feed(FENCED, saw.AttemptAborted()),
         lambda: recovered(UNDECIDED),

@@ -73,6 +73,7 @@ def test_a_search_meets_every_way_in_which_its_world_lets_a_driver_end():
         "finished",
         "conflict",
         "FencedError",
+        "OvertakenError",
         "TransactionLostError",
         "AttemptFailedError",
         "OutcomeUnknownError",

@@ -57,6 +57,7 @@ def test_random_schedules_reach_every_way_in_which_a_driver_can_end_and_every_fa
         "killed",
         "healed",
         "FencedError",
+        "OvertakenError",
         "OutcomeUnknownError",
         "TransactionLostError",
         "NondeterministicReplayError",

@@ -281,7 +281,8 @@ class Coordinator:
 
     def _seal(self, decision: do.SealPast) -> saw.Event:
         history = self._resources.log.seal_below(decision.generation)
-        return saw.PastSealed(history, self._resources.spark_committed())
+        committed = self._resources.spark_committed()
+        return saw.PastSealed(history, committed, self._sealed_if_overtaken(committed))
 
     def _recover(self, decision: do.RecoverSinks) -> saw.Event:
         def one(name: str) -> saw.SinkAnswers | None:
@@ -420,7 +421,7 @@ class Coordinator:
         # A killed worker may write for another moment; this run never writes again, so its own ids
         # may be swept until it ends.
         self._resources.sweeps_changed(decision.sweeps, self.run.generation)
-        return saw.AttemptAborted()
+        return saw.AttemptAborted(self._seen_sealed())
 
     def _return(self, decision: do.ReturnBatch) -> None:
         logger.debug("batch %d is complete on every sink", decision.batch)
@@ -442,9 +443,24 @@ class Coordinator:
 
     # --- helpers ----------------------------------------------------------------------------------
 
+    def _sealed_if_overtaken(self, committed: int) -> bool:
+        asked = getattr(self.run.phase, "request", None)
+        overtaken = asked is not None and asked.batch <= committed
+        return overtaken and self._resources.log.is_sealed(self.run.generation)
+
     def _sealed_if_lost(self, answers: Mapping[str, saw.SinkAnswers]) -> bool:
         missing = any(answer.lost or answer.in_doubt for answer in answers.values())
         return missing and self._resources.log.is_sealed(self.run.generation)
+
+    def _seen_sealed(self) -> bool:
+        """Tell whether the chain is sealed; a query that was asked to stop waits for no log."""
+        if self._resources.stop_requested():
+            return False
+        try:
+            return self._resources.log.is_sealed(self.run.generation)
+        except Exception as error:  # noqa: BLE001  it would only have told the reason better
+            logger.info("whether a newer run has taken over is not known: %s", text_of(error))
+            return False
 
     def _until_answered(
         self, name: str, permit: CommitPermit, committables: tuple[Committable, ...]

@@ -75,11 +75,16 @@ class GenerationClaimed:
 class PastSealed:
     """Every chain below ours is sealed.
 
-    ``spark_committed``: the last batch in Spark's commit log, read after that; -1: none.
+    Attributes:
+        history: what they decided.
+        spark_committed: the last batch in Spark's commit log, read after that; -1: none.
+        sealed: our chain is, too (looked at behind ``spark_committed``, and only where that log has
+            the batch that Spark asks for): it is a newer run that went further.
     """
 
     history: History
     spark_committed: int
+    sealed: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,13 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class AttemptAborted:
-    """What could be reached of the failed attempt is aborted; sweeps find the rest."""
+    """What could be reached of the failed attempt is aborted; sweeps find the rest.
+
+    Attributes:
+        sealed: a newer run has sealed this run's chain, as far as could be seen.
+    """
+
+    sealed: bool = False
 
 
 Event = (

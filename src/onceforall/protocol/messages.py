@@ -176,6 +176,11 @@ def fenced(generation: int) -> str:
     )
 
 
+def fenced_while_writing(generation: int, failed: str) -> str:
+    """A newer run owns the query, and an attempt of this one has failed."""
+    return f"{fenced(generation)} Its last attempt had failed: {failed}"
+
+
 def unknown(reason: str) -> str:
     """An append got no answer."""
     return (

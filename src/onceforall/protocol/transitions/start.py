@@ -86,6 +86,8 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     )
     decided = event.history.decided
     asked = at.request
+    if event.sealed:
+        return replaced(sealed)
     passed = judge_passed_over(decided, asked.batch - 1, asked.before)
     if passed is not None and event.spark_committed == asked.batch - 1:
         return stop(sealed, passed.error, passed.message)

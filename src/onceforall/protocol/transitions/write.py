@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onceforall.errors import AttemptFailedError, BatchTooSlowError, DivergenceError
+from onceforall.errors import (
+    AttemptFailedError,
+    BatchTooSlowError,
+    DivergenceError,
+    FencedError,
+)
 from onceforall.protocol import identity, messages
 from onceforall.protocol.decisions import (
     AppendCommit,
@@ -144,6 +149,12 @@ def write_failed(run: Run, at: Writing | WritingAgain, event: WritesFailed) -> O
     )
 
 
-def aborted(run: Run, at: Aborting, event: AttemptAborted) -> Outcome:  # noqa: ARG001
-    """Stop, with what the attempt failed for."""
+def aborted(run: Run, at: Aborting, event: AttemptAborted) -> Outcome:
+    """Stop, with what the attempt failed for, or by whom: a newer run sweeps what this one has
+    written, and a task that misses it can't tell that from a loss.
+    """
+    if event.sealed and at.stop.error is AttemptFailedError:
+        return stop(
+            run, FencedError, messages.fenced_while_writing(run.generation, at.stop.message)
+        )
     return replace(run, phase=Stopped(at.stop)), (at.stop,)
