@@ -1,8 +1,12 @@
 """Clients of stores are kept for each process and settings."""
 
 import os
+import traceback
+
+import pytest
 
 from onceforall.sinks.files.places.objects.clients import Clients
+from onceforall.sinks.files.places.objects.paths import ObjectPath
 
 
 class Makes:
@@ -43,3 +47,52 @@ def test_a_fork_has_its_own_and_closes_none_of_its_parents(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert clients.of({"endpoint": "a"}) is not parents
     assert make.closed == []
+
+
+def _azure():
+    from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundError
+    from azure.core.exceptions import ServiceRequestError as Unreachable
+
+    from onceforall.sinks.files.places.azure.container import Container
+
+    return Container, [ClientAuthenticationError, ResourceNotFoundError, Unreachable]
+
+
+def _google():
+    from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed, RetryError
+    from google.auth.exceptions import RefreshError
+
+    from onceforall.sinks.files.places.gcs.client import GcsBucket
+
+    return GcsBucket, [
+        Forbidden,
+        NotFound,
+        PreconditionFailed,
+        RefreshError,
+        lambda text: RetryError(text, ConnectionError(text)),
+    ]
+
+
+def _s3():
+    from botocore.exceptions import ClientError, EndpointConnectionError
+
+    from onceforall.sinks.files.places.s3.bucket import Bucket
+
+    return Bucket, [
+        lambda text: ClientError({"Error": {"Code": text and "AccessDenied"}}, text),
+        lambda text: EndpointConnectionError(endpoint_url=text),
+    ]
+
+
+@pytest.mark.parametrize("store", [_azure, _google, _s3])
+def test_no_error_shows_what_the_client_said_also_not_as_its_cause(store):
+    """A client's text of a failed connection has the URL with its signature; a traceback prints the
+    cause."""
+    client, kinds = store()
+    path = ObjectPath("bucket", "folder/file")
+    for make in [*kinds, ValueError, OSError]:
+        with pytest.raises(OSError) as raised, client._explained(None, "read", path):
+            raise make("https://host/folder?sig=hunter2")
+        text = "".join(traceback.format_exception(raised.value))
+        assert "hunter2" not in text, make
+        assert raised.value.__cause__ is None

@@ -394,6 +394,31 @@ def test_only_what_may_leave_a_request_unanswered_makes_a_producer_doubtful(line
     assert (watch.doubt is not None) is doubtful
 
 
+@pytest.mark.parametrize(
+    ("counts", "doubtful"),
+    [
+        ({}, False),
+        ({"disconnects": 0, "req_timeouts": 0}, False),
+        ({"disconnects": 1, "req_timeouts": 0}, True),
+        ({"disconnects": 0, "req_timeouts": 1}, True),
+    ],
+)
+def test_what_only_the_statistics_tell_makes_a_producer_doubtful_too(counts, doubtful):
+    """librdkafka logs no connection that it closed by itself."""
+    watch = live_module.Watch()
+    watch.on_statistics(
+        json.dumps(
+            {
+                "brokers": {"b:1/1": {"name": "b:1/1"}, "b:2/2": {"name": "b:2/2", **counts}},
+                "eos": {"producer_id": 7, "producer_epoch": 3},
+            }
+        )
+    )
+    assert watch.identity() == (7, 3)
+    assert (watch.doubt is not None) is doubtful
+    assert not doubtful or "b:2/2" in watch.doubt
+
+
 def test_a_transaction_without_records_has_nothing_to_commit(query, topic):
     q = query(topic())
     transaction = q.sink.begin_transaction(q.attempt())
