@@ -14,13 +14,11 @@ pytestmark = pytest.mark.s3
 
 QUICK = (
     "commit_in_two_processes_at_once",
-    "lost_transactions_are_reported",
     "no_secret_is_shown",
-    "another_target_has_another_identity",
     "killed_after_pre_commit",
     "frozen_driver_of_a_decided_batch",
 )
-"""What is tested each time; a case takes ten seconds and more here."""
+"""What is tested each time, and not by test_sink.py; a case takes ten seconds and more here."""
 
 
 def test_the_file_sink_keeps_the_most_of_the_contract(place):

@@ -848,7 +848,7 @@ def test_the_place_of_the_proof_is_told_by_another_leader_when_the_known_one_is_
     q.assert_exactly_once()
 
 
-@leader_faults("killed")
+@leader_faults()  # tests/simulation/test_simulated_kafka.py asks old leaders each time
 def test_a_proof_is_read_from_another_leader_when_the_known_one_is_lost(
     cluster, query, on_request, fault
 ):
