@@ -180,7 +180,8 @@ def test_the_page_names_each_survivor_and_what_was_said_of_it(tmp_path):
 
 def test_each_verdict_is_on_a_bug_that_can_be_made():
     judged = load()
-    bugs = {bug.id: bug for bug in run.bugs_in(SOURCE, {each.file for each in judged.values()})}
+    made = run.bugs_in(SOURCE, {each.file for each in judged.values()})
+    bugs = {bug.id: bug for bug in (*made, *outside.load()[0])}
     for each in judged.values():
         assert each.id in bugs, f"{each.id} ({each.file}: {each.old}) is no bug of today's code"
         assert (bugs[each.id].file, " ".join(bugs[each.id].old.split())) == (each.file, each.old)
