@@ -84,25 +84,25 @@ def test_every_trigger_that_spark_replays_works(broker, source, sink, tmp_path, 
         query.stop()
 
 
-class Watched(ofa.FileSink):
-    """Notes on which object of it each batch is committed, and which are closed."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.committing, self.closed = [], []
-
-    def commit(self, *args, **kwargs):
-        self.committing.append(self)
-        return super().commit(*args, **kwargs)
-
-    def close(self):
-        self.closed.append(self)
-        super().close()
-
-
 def test_a_run_that_has_ended_closes_nothing_of_another_query_with_the_same_sink_object(
     source, tmp_path
 ):
+    # Here, so that workers get it by value: they have no module of tests.
+    class Watched(ofa.FileSink):
+        """Notes on which object of it each batch is committed, and which are closed."""
+
+        def __init__(self, path):
+            super().__init__(path)
+            self.committing, self.closed = [], []
+
+        def commit(self, *args, **kwargs):
+            self.committing.append(self)
+            return super().commit(*args, **kwargs)
+
+        def close(self):
+            self.closed.append(self)
+            super().close()
+
     out = Watched(str(tmp_path / "lake"))
 
     def started(name, **trigger):
