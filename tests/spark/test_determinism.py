@@ -175,6 +175,15 @@ def test_what_a_function_makes_of_a_later_batch_is_looked_at_again(batch):
     assert [made.why_not(batch, [frame]) is None for frame in frames] == [True, True, True, False]
 
 
+def test_a_frame_of_another_rdd_is_found_though_its_plan_looks_like_one_before_it(spark, batch):
+    made = of_frames()
+    other = spark.createDataFrame(batch.rdd.map(tuple), batch.schema)
+    assert made.why_not(batch, [batch.select("key")]) is None
+    assert "RDD" in made.why_not(batch, [other.select("key")])
+    assert made.why_not(batch, [batch.select("key")]) is None
+    assert "RDD" in made.why_not(batch, [other.select("key")])
+
+
 def test_columns_that_a_plans_text_leaves_out_count(batch):
     made = of_frames()
     many = [(F.col("number") + n).alias(f"c{n}") for n in range(60)]
