@@ -95,7 +95,7 @@ class _Pointer:
     number: int
     id: str
     location: str | None
-    first_generation: int = 0
+    first_generation: int
     keep_ends: bool = False
     from_home: bool = False
     detached: int | None = None

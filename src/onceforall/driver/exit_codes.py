@@ -46,7 +46,7 @@ class ExitCode(enum.IntEnum):
     """A restart fails again until a person has mended something: page somebody."""
     REPLACED = 79
     """Another run of the query has taken over, or went further: leave this one alone while one is
-    alive. Two that overlap may both end so; whoever watches starts one if none is left.
+    alive. Where two overlap and both stop, the later one ends with ``RESTART``.
     """
 
 

@@ -79,7 +79,7 @@ def _s3():
     from onceforall.sinks.files.places.s3.bucket import Bucket
 
     return Bucket, [
-        lambda text: ClientError({"Error": {"Code": text and "AccessDenied"}}, text),
+        lambda text: ClientError({"Error": {"Code": "AccessDenied"}}, text),
         lambda text: EndpointConnectionError(endpoint_url=text),
     ]
 
