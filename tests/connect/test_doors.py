@@ -22,6 +22,7 @@ def in_table(database, columns="value", table="written"):
         return sorted(connection.execute(f"SELECT {columns} FROM public.{table}").fetchall())
 
 
+@pytest.mark.long  # test_kills.py has the same door behind a kill
 def test_write_stream_writes_each_row_once_to_several_sinks_and_a_restart_goes_on(
     connect_server, pipeline, database
 ):

@@ -60,16 +60,17 @@ def assert_exactly_once(pipeline):
     ],
 )
 @pytest.mark.parametrize(
-    "door", [pytest.param("write_stream", marks=pytest.mark.long), "exactly_once"]
+    "door", ["write_stream", pytest.param("exactly_once", marks=pytest.mark.long)]
 )
 def test_a_server_killed_with_its_child_in_the_middle_of_a_batch_neither_loses_nor_doubles(
     written, failpoint, door
 ):
+    written.config |= {"door": door, "transform": True}
     first = written.server(failpoint)
-    client = written.start(first, door=door, until_batch=1000)
+    client = written.start(first, until_batch=1000)
     first.wait_until_killed()
     client.kill()
-    written.run(written.server(), door=door, until_batch=3)
+    written.run(written.server(), until_batch=3)
     assert_exactly_once(written)
 
 
