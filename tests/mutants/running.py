@@ -10,14 +10,10 @@ was imported proves nothing, and is reported as broken.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mutants import nursery
 from mutants.catalogue import ROOT, SOURCE, Mutant
 
 CAUGHT, SURVIVED, BROKEN = "caught", "survived", "broken"
@@ -218,39 +215,11 @@ def _pytest(
         # Of a mutant's failing example nobody else is to hear.
         "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
     }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--tb=short",
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        "--rootdir",
-        str(ROOT),
-    ]
-    command += [
-        "-p",
-        "mutants.recording",
-        "-p",
-        "mutants.servers",
-        "-p",
-        "no:cacheprovider",
-        f"--timeout={timeout_s}",
-        "--hypothesis-seed=0",
-    ]
+    command = ["-q", "--tb=short", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    command += ["-p", "mutants.recording", "-p", "mutants.servers", "-p", "no:cacheprovider"]
+    command += [f"--timeout={timeout_s}", "--hypothesis-seed=0"]
     command += [*(["-x"] if stop else []), *arguments]
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
-        )
-        code: int | None = None
-        try:
-            code = process.wait(limit_s + _GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            _end(process)
+    code = nursery.one().start(command, ROOT, environment, output).wait(limit_s + _GRACE_S)
     entries = (
         [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     )
@@ -266,13 +235,6 @@ def _pytest(
     elif origins != {str(copy / "onceforall" / "__init__.py")}:
         trouble = f"the package was imported from {sorted(origins)}"
     return _Reported(code, tuple(entries), importers, trouble)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _imports(copy: Path) -> tuple[set[str], tuple[str, ...]]:
