@@ -10,6 +10,7 @@ build/mutants/lines.json. A test that fails then is left out: it would notice ev
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -45,8 +46,16 @@ class Chosen:
     tests: list[str]
     seconds: list[float]
 
-    def of(self, file: str, lines: Iterable[int]) -> tuple[list[str], list[str]]:
-        """Return the node ids of the quick and of the slow tests that run one of these lines."""
+    def of(
+        self, file: str, lines: Iterable[int], limit_s: float = math.inf
+    ) -> tuple[list[str], list[str]]:
+        """Return the node ids of the quick and of the slow tests that run one of these lines.
+
+        Args:
+            file: below src/onceforall.
+            lines: of it.
+            limit_s: of the quick ones, the quickest, which together take no longer.
+        """
         by_line = self.lines.get(file, {})
         numbers = sorted(
             {number for line in lines for number in by_line.get(line, [])},
@@ -55,11 +64,17 @@ class Chosen:
         kinds: dict[str, int] = defaultdict(int)
         quick: list[str] = []
         slow: list[str] = []
+        sum_s = 0.0
         for number in numbers:
             kind = self.tests[number].split("[")[0]
             kinds[kind] += 1
-            if kinds[kind] <= OF_A_KIND:
-                (quick if self.seconds[number] < QUICK_S else slow).append(self.tests[number])
+            if kinds[kind] > OF_A_KIND:
+                continue
+            sum_s += self.seconds[number]
+            if self.seconds[number] >= QUICK_S:
+                slow.append(self.tests[number])
+            elif not quick or sum_s <= limit_s:
+                quick.append(self.tests[number])
         return quick[:AT_MOST], slow[:AT_MOST]
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import shlex
 import sys
@@ -52,6 +53,9 @@ PLACES = {"local": "files", "objects": "files_s3"}
 BESIDE_S = 300
 HUNG, NO_PROGRAM, UNTESTED = "hung", "no program", "untested"
 
+_UNCOLLECTED = ("collection", "pytest ended with 4: E   _pytest.main.Failed: stopping after")
+"""A test file that can't be imported with the bug in the package; without, it was."""
+
 _NO_PROGRAM = ("NameError", "UnboundLocalError", "SyntaxError", "ImportError")
 
 
@@ -69,9 +73,11 @@ def bugs_in(source: Path, folders: Iterable[str]) -> list[Generated]:
     return [bug for file in files for bug in bugs_of(source, str(file.relative_to(source)))]
 
 
-def with_checks(bug: Generated, chosen: choosing.Chosen, *, slow: bool = True) -> Generated:
+def with_checks(
+    bug: Generated, chosen: choosing.Chosen, *, slow: bool = True, quick_s: float = math.inf
+) -> Generated:
     """Return the bug with the tests that are to notice it, in their order."""
-    quick, long = chosen.of(bug.file, bug.lines)
+    quick, long = chosen.of(bug.file, bug.lines, quick_s)
     checks = [shlex.join(quick)] if quick else []
     if slow and checks + long and bug.file.startswith(SIMULATED):
         checks.append(SIMULATOR)
@@ -111,7 +117,7 @@ def status_of(verdict: Verdict) -> str:
         return verdict.status
     if any(word in verdict.words for word in _NO_PROGRAM):
         return NO_PROGRAM
-    if verdict.words.startswith("collection"):
+    if verdict.words.startswith(_UNCOLLECTED):
         return CAUGHT
     if verdict.words.startswith("Failed: Timeout") or "pytest hung" in verdict.words:
         return HUNG
@@ -127,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         planted, gone = outside.load()
         print(f"The code at the place of {len(gone)} has changed since: {', '.join(gone) or '-'}")
         found += planted
-    bugs = [with_checks(bug, chosen, slow=options.slow) for bug in found]
+    bugs = [with_checks(bug, chosen, slow=options.slow, quick_s=options.quick_s) for bug in found]
     if options.beside:
         bugs = [with_whole_folders(bug) for bug in bugs]
     if options.sample is not None:
@@ -157,6 +163,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="keep what still holds")
     parser.add_argument("--no-slow", dest="slow", action="store_false", help="the quick tests only")
+    parser.add_argument(
+        "--quick-s", type=float, default=math.inf, help="quick tests of so many seconds only"
+    )
     parser.add_argument(
         "--beside", action="store_true", help="then all tests of make test in the room's folders"
     )

@@ -155,6 +155,7 @@ def test_the_tests_of_each_room_are_there():
         (Verdict(BROKEN, "t", "Failed: Timeout >60s", 1), "hung"),
         (Verdict(BROKEN, None, "pytest hung for 240 s", 1), "hung"),
         (Verdict(BROKEN, None, "pytest ended with 4: x", 1), "broken"),
+        (Verdict(BROKEN, None, f"{run._UNCOLLECTED[1]} 1 failures", 1), "caught"),
     ],
 )
 def test_what_a_verdict_says_of_a_bug_that_nobody_chose(verdict, status):
