@@ -1,4 +1,5 @@
-"""Which tests are to notice a bug: those that run one of its lines without it, quick ones first.
+"""Which tests are to notice a bug: those that run one of its lines without it, those of its own
+room first, and of these quick ones.
 
 ``python tests/mutants/generated/choosing.py TESTS`` runs tests once with coverage by test
 (``--cov-context=test``) and writes what each line is run by, and how long each test takes, to
@@ -59,7 +60,7 @@ class Chosen:
         by_line = self.lines.get(file, {})
         numbers = sorted(
             {number for line in lines for number in by_line.get(line, [])},
-            key=lambda number: (self.seconds[number], number),
+            key=lambda number: (not self._is_beside(number, file), self.seconds[number], number),
         )
         kinds: dict[str, int] = defaultdict(int)
         quick: list[str] = []
@@ -76,6 +77,11 @@ class Chosen:
             elif not quick or sum_s <= limit_s:
                 quick.append(self.tests[number])
         return quick[:AT_MOST], slow[:AT_MOST]
+
+    def _is_beside(self, number: int, file: str) -> bool:
+        """Whether a test is of the module's own room: what runs everything notices less than what
+        was written for it, and of quick ones there are more than can be tried."""
+        return self.tests[number].startswith(f"tests/{file.split('/')[0]}/")
 
 
 def read(path: Path = LINES) -> Chosen:
