@@ -30,7 +30,8 @@ LINES = ROOT / "build" / "mutants" / "lines.json"
 OF_A_KIND = 12
 """At most so many tests of one function: of 300 parameters each hundredth notices as much."""
 AT_MOST = 400
-QUICK_S = 3.0
+QUICK_S, QUICK_BESIDE_S = 3.0, 20.0
+"""What a quick test takes, with coverage: elsewhere, and in the module's own room."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Chosen:
         Args:
             file: below src/onceforall.
             lines: of it.
-            limit_s: of the quick ones, the quickest, which together take no longer.
+            limit_s: of the quick ones those of the room, and of others the quickest, as long as all
+                together take no longer.
         """
         by_line = self.lines.get(file, {})
         numbers = sorted(
@@ -72,16 +74,17 @@ class Chosen:
             if kinds[kind] > OF_A_KIND:
                 continue
             sum_s += self.seconds[number]
-            if self.seconds[number] >= QUICK_S:
+            beside = self._is_beside(number, file)
+            if self.seconds[number] >= (QUICK_BESIDE_S if beside else QUICK_S):
                 slow.append(self.tests[number])
-            elif not quick or sum_s <= limit_s:
+            elif beside or not quick or sum_s <= limit_s:
                 quick.append(self.tests[number])
         return quick[:AT_MOST], slow[:AT_MOST]
 
     def _is_beside(self, number: int, file: str) -> bool:
         """Whether a test is of the module's own room: what runs everything notices less than what
         was written for it, and of quick ones there are more than can be tried."""
-        return self.tests[number].startswith(f"tests/{file.split('/')[0]}/")
+        return self.tests[number].startswith(f"tests/{Path(file).parts[0]}/")
 
 
 def read(path: Path = LINES) -> Chosen:
