@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceforall.errors import CheckpointMismatchError, OvertakenError, PlanOverwrittenError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    FencedError,
+    OvertakenError,
+    PlanOverwrittenError,
+)
 from onceforall.protocol.entries import Claim, Digest
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import EMPTY, Decided, History
@@ -17,6 +22,7 @@ from onceforall.protocol.judgement import (
     divergence,
     judge,
     judge_claim,
+    judge_overtaken,
     judge_passed_over,
     total,
 )
@@ -176,6 +182,20 @@ def test_a_batch_that_another_run_has_finished_meanwhile_is_refused(batch, last,
     )
 
 
+def test_only_a_batch_that_sparks_log_has_is_overtaken():
+    assert judge_overtaken(8, 7) is None
+    assert judge_overtaken(0, -1) is None
+    for spark in (7, 9):
+        refused(judge_overtaken(7, spark), FencedError, "batch 7,", f"has batch {spark} by")
+
+
+@pytest.mark.parametrize(("length", "cut"), [(400, False), (401, True)])
+def test_offsets_are_cut_only_where_that_is_shorter(length, cut):
+    answer = judge(BatchRequested(7, ("x" * length,), stateful=False), history(7), 6)
+    assert ("…" in answer.message) == cut
+    assert "x" * 400 in answer.message
+
+
 def test_long_offsets_are_cut_in_the_message():
     answer = judge(BatchRequested(7, ("x" * 5000,), stateful=False), history(7), 6)
     refused(answer, CheckpointMismatchError, "…")
@@ -256,6 +276,13 @@ def test_a_cloned_volume_under_the_same_path_on_another_machine_is_refused():
         "nvme-serial was vol0a, and is vol0b",
         "onceforall.adoptCheckpoint",
     )
+
+
+@pytest.mark.parametrize(("owner", "named"), [("me", "me"), ("", "node-1")])
+def test_whose_clone_it_is_is_named_or_else_the_machine(owner, named):
+    config = RunConfig("query", "run", "/cp", ("out",), host="node-2", boot_id="b", storage=CLONE)
+    past = Claim("query", "older run", "/cp", owner, "node-1", "boot-1", STORAGE)
+    refused(judge_claim(config, past), CheckpointMismatchError, f"than when {named} used it last")
 
 
 def test_a_clone_is_refused_on_the_same_machine_behind_a_boot_and_in_another_pod_of_it():

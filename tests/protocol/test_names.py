@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,3 +54,11 @@ def test_a_long_name_of_a_sink_has_a_short_code_of_its_own():
     one, two = (sink_code("x" * 200 + end) for end in "ab")
     assert one != two
     assert max(len(one), len(two)) <= 40
+
+
+@pytest.mark.parametrize(
+    ("sink", "word"),
+    [("orders", "orders"), ("--", "sink"), ("", "sink"), ("a/b c", "a-b-c"), ("x" * 50, "x" * 27)],
+)
+def test_a_sinks_code_begins_with_what_is_readable_of_its_name(sink, word):
+    assert re.fullmatch(f"{word}-[0-9a-f]{{12}}", sink_code(sink))

@@ -24,7 +24,7 @@ from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Digest, total
 from onceforall.protocol.history import CommitPermit
-from onceforall.protocol.redo import NO_ROWS, Redo, Way, all_again, difference, matched
+from onceforall.protocol.redo import NO_ROWS, Redo, Way, all_again, difference, matched, redo_of
 from protocol.building import (
     Walk,
     answers,
@@ -213,6 +213,30 @@ def sums(*each):
             {1: 4, 2: 5},
             id="one split only",
         ),
+        pytest.param(
+            (Digest(10, 7), *sums(*range(100, 130))),
+            [0],
+            (Digest(4, 3), *sums(*range(100, 130)), Digest(6, 4)),
+            {},
+            {0: 31, 31: 32},
+            id="split, with too many between that are none of it to be tried in all ways",
+        ),
+        pytest.param(
+            (Digest(10, 7), *sums(100)),
+            [0],
+            (*sums(*range(200, 215)), Digest(4, 3), Digest(6, 4), *sums(*range(215, 230))),
+            {},
+            {15: 2, 16: 3},
+            id="neighbours among many others",
+        ),
+        pytest.param(
+            (Digest(10, 7), *sums(100, 150)),
+            [0, 2],
+            (Digest(4, 3), *sums(150), *sums(*range(200, 222)), *sums(100), Digest(6, 4)),
+            {1: 2},
+            {0: 3, 24 + 1: 4},
+            id="apart among as many others as are tried in all ways",
+        ),
     ],
 )
 def test_lost_tasks_are_matched_by_what_they_wrote(decided, gone, replayed, tasks, places):
@@ -238,6 +262,12 @@ def test_lost_tasks_are_matched_by_what_they_wrote(decided, gone, replayed, task
         pytest.param(sums(5, 5, 6), [0, 1], sums(5, 6, 7), id="two equal ones, and only one there"),
         pytest.param(sums(1, 2), [0], (Digest(20, 3),), id="merged with what is visible"),
         pytest.param(sums(1, 2), [0], (), id="no task"),
+        pytest.param(
+            (Digest(10, 7), *sums(100)),
+            [0],
+            (Digest(4, 3), *sums(*range(200, 223)), Digest(6, 4)),
+            id="apart among one more than are tried in all ways",
+        ),
         pytest.param(
             (NO_ROWS, Digest(10, 1)), [0], (Digest(10, 1),), id="an empty one where task 0 has rows"
         ),
@@ -789,3 +819,38 @@ def test_what_is_given_up_is_handed_on_to_its_own_run_only():
     walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
     decided = walk.only(do.AppendCommit).commit.committables["a"]
     assert decided == ({**stayed[0], "layout": "of 1"}, {**stayed[1], "layout": "of 0"})
+
+
+PLAIN, KNOWN, ROWS = handle("plain"), task("known"), task("rows", partition=1, rows="there")
+ALSO = task("also", partition=2)
+
+
+@pytest.mark.parametrize(
+    ("lost", "stayed", "more", "way", "written"),
+    [
+        ([PLAIN, KNOWN], [], {}, Way.WHOLE, [PLAIN, KNOWN]),
+        ([ROWS], [], {}, Way.KEPT, [ROWS]),
+        ([ROWS], [], {"stateful": True}, Way.WHOLE, [ROWS]),
+        ([ROWS], [], {"use_kept": False}, Way.WHOLE, [ROWS]),
+        ([ROWS, KNOWN], [], {}, Way.WHOLE, [ROWS, KNOWN]),
+        ([ROWS, KNOWN], [PLAIN], {}, Way.KEPT, [ROWS]),
+        ([ROWS, KNOWN], [PLAIN], {"stateful": True}, Way.KEPT, [ROWS]),
+        ([ROWS, KNOWN], [PLAIN], {"use_kept": False}, Way.MATCHED, [ROWS, KNOWN]),
+        ([KNOWN, ALSO], [PLAIN], {}, Way.MATCHED, [KNOWN, ALSO]),
+        ([KNOWN, PLAIN], [ALSO], {}, None, None),
+        ([PLAIN], [ALSO], {}, None, None),
+    ],
+)
+def test_how_lost_rows_come_back_depends_on_what_stayed_was_kept_and_is_known(
+    lost, stayed, more, way, written
+):
+    decided = commit(0, a=(*lost, *stayed))
+    options = {"use_kept": True, "stateful": False, **more}
+    redo = redo_of([saw.Lost("a", each, "it expired") for each in lost], decided, **options)
+    if way is None:
+        assert redo is None
+        return
+    assert redo.way is way
+    assert redo.lost == {"a": tuple(written)}
+    left = [each for each in [*lost, *stayed] if each not in written]
+    assert redo.stayed == {("a", each["name"]) for each in left}

@@ -1,0 +1,87 @@
+"""Each number and name stands where the sentence needs it: the person who is paged acts on them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import pytest
+
+from onceforall.protocol import messages
+from onceforall.protocol.events import Lost
+from protocol.building import commit
+
+GONE = (
+    Lost("orders", {"name": "tx-1"}, "it expired"),
+    Lost("clicks", {"name": "tx-2"}, "it was aborted"),
+    Lost("clicks", {"name": "tx-3"}, "it was aborted"),
+)
+FIRST = "tx-1 of sink orders: it expired"
+SAID = {"orders": "no route\nto the host", "clicks": "", "another": "not asked"}
+
+TEXTS = [
+    (messages.failed(41, "ValueError: x\n  y"), ["Batch 41 could", "cause first: ValueError: x\n  y"]),
+    (messages.lost(41, GONE), ["Batch 41 is", "but 3 of", f"first is {FIRST}."]),
+    (messages.lost_for_good(41, GONE), ["Batch 41 is", "but 3 of", f"first is {FIRST}.", "giveUp:41."]),
+    (
+        messages.passed_on(41, 52, GONE),
+        ["Batch 41 is", "and 3 of", f"first {FIRST};", "asks for batch 52,", "batch 41 can't", "giveUp:41 "],
+    ),
+    (messages.unproven(41, GONE), ["Batch 41 is", "became of 3 of", f"first is {FIRST}."]),
+    (
+        messages.not_replayed(replace(commit(4), batch=41), "2 rows now"),
+        ["decided batch 41 is", "decided. 2 rows now, then", "giveUp:41 (the", "writeAll:41 (each"],
+    ),
+    (messages.changed_since(41, "task 3"), ["batch 41 is", "rows (task 3).", "giveUpUnseen:41."]),
+    (messages.no_replay(41, "no file"), ["batch 41 is", "replayed: no file. Mend", "giveUpUnseen:41."]),
+    (
+        messages.in_another_order(41, ["orders/1", "clicks/0"]),
+        ["batch 41 is", "the writes orders/1, clicks/0 (sink", "giveUp:41."],
+    ),
+    (messages.whole_differs(41, "2 rows now"), ["batch 41 were", "decided (2 rows now)."]),
+    (
+        messages.too_slow(41, 5600, 7100, 2300),
+        ["Batch 41 took 5.6 s,", "time out after 7.1 s,", "of which 2.3 s must"],
+    ),
+    (messages.held_up(41), ["Batch 41 was"]),
+    (messages.fenced(6), ["generation 6 is"]),
+    (messages.fenced_while_writing(6, "x"), ["generation 6 is", "other one runs. Its", "failed: x"]),
+    (messages.unknown("timeout"), ["no answer (timeout). The"]),
+    (
+        messages.waiting(41, ["clicks", "orders"], SAID),
+        ["batch 41, which", "for clicks, orders. Nothing", "there. orders said last: no route\nto the host"],
+    ),
+    (
+        messages.given_up(41, ["clicks", "orders"], SAID, 90.5),
+        ["Batch 41 is", "and clicks, orders did", "within 90.5 s,", "too. orders said last: no route\nto the host"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "parts"), TEXTS)
+def test_what_a_text_names_stands_in_its_place(text, parts):
+    place = 0
+    for part in parts:
+        assert part in text[place:], (part, text)
+        place = text.index(part, place) + len(part)
+    assert "None" not in text
+    assert "{" not in text
+    assert "  " not in text.replace("\n  y", "")
+
+
+@pytest.mark.parametrize("text", [text for text, _ in TEXTS if "said last" in text])
+def test_what_sinks_have_said_stands_last_and_of_those_alone_that_are_waited_for(text):
+    assert text.endswith("orders said last: no route\nto the host")
+    assert "clicks said" not in text
+    assert "another" not in text
+
+
+def test_each_text_is_tried_here():
+    tried = {text.split(" ")[0] for text, _ in TEXTS}
+    assert tried
+    made = [
+        name
+        for name, function in inspect.getmembers(messages, inspect.isfunction)
+        if function.__module__ == messages.__name__ and not name.startswith("_")
+    ]
+    assert len(made) == len(TEXTS)
