@@ -384,6 +384,31 @@ def test_many_lost_tasks_without_a_match_are_not_all_named():
     assert "and 4 more" in message
 
 
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        (1, "task 0 (11 rows) has no match"),
+        (5, "task 3 (14 rows), task 4 (15 rows) have no match"),
+        (6, "task 4 (15 rows) and 1 more have no match"),
+    ],
+)
+def test_lost_tasks_without_a_match_are_named_with_their_rows(gone, named):
+    decided, redo, _ = a_loss([Digest(11 + p, p) for p in range(8)], range(gone), [])
+    message = difference(decided, redo, {"a/0": (Digest(3, 50), Digest(4, 51), Digest(5, 52))})
+    assert "a/0: 8 tasks with 116 rows then, 3 with 12 now; of the lost ones" in message
+    assert named in message
+    assert message.startswith("The rows themselves differ.")
+
+
+def test_only_the_writes_that_lack_a_match_are_named():
+    lost = {"a": (task("a0"),), "b": (task("b0"),)}
+    redo = Redo(lost, frozenset({("a", "x")}), Way.MATCHED)
+    decided = replace(commit(0), digests={**tasks_of(1, 2), **tasks_of(3, 4, key="b/0")})
+    message = difference(decided, redo, {**tasks_of(1, 9), **tasks_of(7, 8, key="b/0")})
+    assert "b/0: 2 tasks" in message
+    assert "a/0" not in message
+
+
 def test_a_second_loss_finds_the_rows_under_their_number_in_the_redos_decision():
     """The replay came in another order, so that Spark's number of the task is not the number in
     the decision."""

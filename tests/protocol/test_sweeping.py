@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceforall.protocol.names import TransactionName, sink_code
 from onceforall.protocol.sweeping import Sweep
 
 OLDER = Sweep("query", "a", 5, spared=frozenset({"spared"}))
@@ -66,3 +67,19 @@ def test_the_rule_in_one_sentence(own, query, sink, generation, name):
     )
     nobody_can_decide_it = generation < 5 or (own and (sink, generation) == ("a", 5))
     assert covered == (query == "query" and name != "spared" and nobody_can_decide_it)
+
+
+UUIDS = {"query": "6f1c2d3e-0000-4000-8000-00000000000a", "other": "6f1c2d3e-0000-4000-8000-0b"}
+
+
+@given(st.booleans(), QUERIES, SINKS, st.integers(0, 8), st.booleans())
+def test_of_a_name_alone_the_same_is_known(own, query, sink, generation, spared):
+    """A name has the code of the sink that opened it."""
+    name = str(TransactionName(UUIDS[query], sink_code(sink), generation, 7, 0, 1, 2, 3))
+    sweep = Sweep(UUIDS["query"], "a", 5, own, frozenset({name} if spared else ()))
+    assert sweep.covers_name(name) == sweep.covers(UUIDS[query], sink, generation, name)
+
+
+@pytest.mark.parametrize("name", ["", "x", "ofa.x", "another's-1-2-3"])
+def test_a_name_that_is_nobodys_is_not_covered(name):
+    assert not OWN.covers_name(name)
