@@ -280,6 +280,7 @@ class Driver:
             log=self.log,
             sinks=self.sinks,
             spark_committed=self._spark_committed,
+            spark_planned=lambda _: True,
             stop_requested=lambda: self.stop,
             wait=self.crew.sleep,
             sweeps_changed=self._sweeps_changed,

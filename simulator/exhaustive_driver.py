@@ -187,6 +187,7 @@ class Driver:
             log=self.log,
             sinks=self.sinks,
             spark_committed=lambda: int(self.replay.ask("spark?")),
+            spark_planned=lambda _: True,
             stop_requested=lambda: False,
             wait=lambda _: None,
         )

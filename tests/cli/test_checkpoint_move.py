@@ -339,6 +339,51 @@ def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, go
     assert not goes_on or (passed > 10 and refused > 2 and refused_there > 20)
 
 
+def test_a_move_of_a_query_that_was_detached_and_taken_back_since_begins_in_an_empty_folder(
+    tmp_path, monkeypatch
+):
+    """What the first try left is of another log: its entries decide nothing, and its pointer leads
+    past those that do."""
+    refused = 0
+    for kill_at in itertools.count(1):
+        old = Whole(tmp_path / str(kill_at))
+        old.live(0)
+        new = at(tmp_path / str(kill_at) / "new")
+        with monkeypatch.context() as patched:
+            Killing(patched, kill_at)
+            with contextlib.suppress(KilledError):
+                old.move(new.path)
+        try:
+            old.live(1)
+        except CheckpointMismatchError:
+            break  # behind the point of no return there is nothing to detach
+        old.home.rename(old.path / "onceforall.detached-7")
+        bound = binding.bind(
+            LocalStore(old.home), str(old.path), None, query_id=QUERY, first_generation=8
+        )
+        assert bound.first_generation == 8
+        old.live(2)
+        old.plan(2)
+        said = ""
+        try:
+            old.move(new.path)
+        except CheckpointMismatchError as error:
+            said = str(error)
+        if said:
+            assert f"{new.path} has parts of the checkpoint {old.path}" in said
+            assert refused_in(new, old)
+            shutil.rmtree(new.path)
+            old.move(new.path)
+            refused += 1
+        log, generation, history = new.start()
+        assert history.decided.commit.batch == 2
+        log.append(generation, commit(3))
+        with pytest.raises(CheckpointMismatchError, match="this checkpoint was moved to"):
+            old.start()
+    assert kill_at > 20
+    assert refused > 15
+
+
 @pytest.mark.s3
 def test_by_the_command_to_s3_and_back(checkpoint, tmp_path, s3_server, s3_bucket):
     for batch in range(4):

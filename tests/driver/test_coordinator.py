@@ -19,6 +19,7 @@ from onceforall.driver.coordinator import (
 from onceforall.errors import (
     AttemptFailedError,
     BatchTooSlowError,
+    CheckpointMismatchError,
     FencedError,
     InDoubtError,
     OutcomeUnknownError,
@@ -144,7 +145,15 @@ AWAY = SinkUnavailableError("the sink is away")
 class Query:
     """A coordinator over a real commit log in memory, with fake sinks."""
 
-    def __init__(self, store=None, sinks=None, stop=lambda: False, spark_committed=-1, **config):
+    def __init__(
+        self,
+        store=None,
+        sinks=None,
+        stop=lambda: False,
+        spark_committed=-1,
+        spark_planned=True,
+        **config,
+    ):
         self.store = store if store is not None else MemoryStore()
         self.sinks = sinks if sinks is not None else {"a": FakeSink()}
         self.waits = []
@@ -155,6 +164,7 @@ class Query:
             self.log,
             self.sinks,
             lambda: spark_committed,
+            lambda _: spark_planned,
             stop,
             self.waits.append,
             self._sweeps_changed,
@@ -319,9 +329,7 @@ def test_one_sink_that_is_away_holds_back_done_but_not_the_other_sinks():
         assert committed.wait(20)
         stopped.set()
 
-    query.coordinator._resources = Resources(
-        query.log, query.sinks, lambda: -1, stopped.is_set, wait
-    )
+    query.coordinator._resources = replace(query.coordinator._resources, wait=wait)
     with pytest.raises(InDoubtError, match="waited for a"):
         query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
     assert query.sinks["b"].of("commit") == [(0, ["u0"])]
@@ -518,14 +526,12 @@ def test_what_was_asked_in_time_and_not_answered_is_found_out_when_it_is_too_lat
 
 def test_a_failed_look_at_sparks_commit_log_touches_no_sink():
     query = Query()
-    world = query.coordinator._resources
 
     def unreadable():
         raise OSError("commits can't be read")
 
-    query.coordinator._resources = Resources(
-        world.log, world.sinks, unreadable, world.stop_requested, world.wait
-    )
+    world = replace(query.coordinator._resources, spark_committed=unreadable)
+    query.coordinator._resources = world
     with pytest.raises(OSError, match="commits"):
         query.batch(0)
     assert query.sinks["a"].asked == []
@@ -743,7 +749,9 @@ def test_a_replaced_run_is_fenced_at_its_decision_and_aborts_only_what_nobody_ca
 
 @pytest.mark.parametrize("newer", [False, True])
 def test_a_start_whose_batch_another_run_has_completed_says_whether_that_one_is_fenced(newer):
-    query = Query(spark_committed=0)
+    store = MemoryStore()
+    Query(store).batch(0)
+    query = Query(store, spark_committed=0)
     if newer:
         sealed = query.coordinator._resources.log.seal_below
 
@@ -756,6 +764,18 @@ def test_a_start_whose_batch_another_run_has_completed_says_whether_that_one_is_
     with pytest.raises(FencedError) as raised:
         query.batch(0)
     assert type(raised.value) is (FencedError if newer else OvertakenError)
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_start_of_a_checkpoint_that_lacks_the_plan_of_its_last_batch_tells_of_no_other_run(
+    decided,
+):
+    store = MemoryStore()
+    if decided:
+        Query(store).batch(0)
+    query = Query(store, spark_committed=0, spark_planned=False)
+    with pytest.raises(CheckpointMismatchError, match="its offset log doesn't have that batch"):
+        query.batch(0)
 
 
 class FailsWhenReplaced(FakeWriter):

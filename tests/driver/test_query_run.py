@@ -139,21 +139,22 @@ def test_a_frame_that_spark_cannot_resolve_poisons_the_batch_though_the_function
 
 
 @pytest.mark.parametrize(
-    ("committed", "error", "words"),
+    ("committed", "planned", "error", "words"),
     [
-        ([0, 1, 2, 3], FencedError, "asks for batch 2, but its own commit log has batch 3 by now"),
-        ([0, 1], CheckpointMismatchError, "offsets/2 can't be read"),
-        ([], CheckpointMismatchError, "offsets/2 can't be read"),
+        ([0, 1, 2, 3], [3], FencedError, "asks for batch 2, but its own commit log has batch 3 by"),
+        ([0, 1, 2, 3], [1], CheckpointMismatchError, "offsets/2 can't be read"),
+        ([0, 1], [1], CheckpointMismatchError, "offsets/2 can't be read"),
+        ([], [], CheckpointMismatchError, "offsets/2 can't be read"),
     ],
 )
 def test_a_plan_that_is_gone_is_another_runs_doing_where_that_has_gone_further(
-    tmp_path, committed, error, words
+    tmp_path, committed, planned, error, words
 ):
     """Spark deletes old plans: a run that was overtaken finds its own one gone."""
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "commits").mkdir()
-    for batch in committed:
-        (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
+    for folder, batches in (("commits", committed), ("offsets", planned)):
+        (tmp_path / folder).mkdir()
+        for batch in batches:
+            (tmp_path / folder / str(batch)).write_text("v1\n{}")
     run = QueryRun(ClassicRun(None, "query", "run", execution=Execution(None)), tmp_path, {})
     with pytest.raises(error, match=words):
         run._plan(2)

@@ -566,6 +566,24 @@ class TestCheckpointsThatTellAnotherStory:
         self.fails(make(), "CheckpointMismatchError")
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
 
+    @pytest.mark.parametrize("log", [True, False], ids=["its log", "no log"])
+    def test_commits_that_are_newer_than_the_plans_are_not_taken_for_another_run(
+        self, ran, source, run, broker, log
+    ):
+        """A supervisor that was told of another run would start this one for ever."""
+        make, out, checkpoint = ran
+        source.add(*rows(3))
+        run(make())
+        for folder in ("offsets", "sources/0"):
+            for batch in (1, 2):
+                (checkpoint / folder / f"{batch}").unlink()
+                (checkpoint / folder / f".{batch}.crc").unlink()
+        if not log:
+            shutil.rmtree(checkpoint / "onceforall")
+        for _ in range(2):
+            self.fails(make(), "CheckpointMismatchError: .* are of different times")
+        assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2", "v3"]
+
     def test_another_querys_checkpoint_over_the_same_log_is_refused_each_time(
         self, ran, source, broker
     ):

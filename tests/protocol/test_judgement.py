@@ -171,6 +171,28 @@ def test_a_gap_behind_the_last_decided_batch_is_refused():
     )
 
 
+@pytest.mark.parametrize(
+    ("past", "spark", "unplanned", "why"),
+    [
+        (EMPTY, 7, False, "that batch is not decided"),
+        (EMPTY, 7, True, "its offset log doesn't have that batch"),
+        (history(7), 8, False, "that batch is not decided"),
+        (history(8), 8, True, "its offset log doesn't have that batch"),
+        (history(9), 7, True, "its offset log doesn't have that batch"),
+    ],
+)
+def test_a_checkpoint_whose_parts_are_of_different_times_is_not_taken_for_another_run(
+    past, spark, unplanned, why
+):
+    """No start after this one would find it otherwise."""
+    refused(
+        judge(request(7), past, spark, spark_unplanned=unplanned),
+        CheckpointMismatchError,
+        f"asks for batch 7, but its own commit log has batch {spark} already, and {why}",
+        "put back the folder",
+    )
+
+
 @pytest.mark.parametrize(("batch", "last", "spark"), [(7, 7, 7), (7, 9, 8), (7, 8, 7)])
 def test_a_batch_that_another_run_has_finished_meanwhile_is_refused(batch, last, spark):
     refused(
@@ -183,10 +205,12 @@ def test_a_batch_that_another_run_has_finished_meanwhile_is_refused(batch, last,
 
 
 def test_only_a_batch_that_sparks_log_has_is_overtaken():
-    assert judge_overtaken(8, 7) is None
-    assert judge_overtaken(0, -1) is None
+    assert judge_overtaken(8, 7, planned=True) is None
+    assert judge_overtaken(0, -1, planned=False) is None
+    assert judge_overtaken(7, 9, planned=False) is None
     for spark in (7, 9):
-        refused(judge_overtaken(7, spark), FencedError, "batch 7,", f"has batch {spark} by")
+        overtaken = judge_overtaken(7, spark, planned=True)
+        refused(overtaken, FencedError, "batch 7,", f"has batch {spark} by")
 
 
 @pytest.mark.parametrize(("length", "cut"), [(400, False), (401, True)])

@@ -580,12 +580,21 @@ def test_a_run_whose_batch_a_newer_one_has_completed_is_fenced_and_touches_no_si
     assert do.RecoverSinks not in map(type, walk.all)
 
 
-@pytest.mark.parametrize(("past", "batch"), [(EMPTY, 3), (history(2), 3)])
-def test_a_batch_that_spark_has_committed_without_us_is_not_written(past, batch):
-    walk = (
-        Walk().recovering(past, request(batch), spark_committed=batch).feed(saw.SinksRecovered({}))
-    )
-    assert walk.stopped_with(OvertakenError)
+@pytest.mark.parametrize(
+    ("past", "unplanned", "error"),
+    [
+        (EMPTY, False, CheckpointMismatchError),
+        (history(2), False, CheckpointMismatchError),
+        (history(3), False, OvertakenError),
+        (history(4), False, OvertakenError),
+        (history(3), True, CheckpointMismatchError),
+    ],
+)
+def test_a_batch_that_spark_has_committed_is_not_written(past, unplanned, error):
+    """By another run, if that has decided and planned it."""
+    walk = Walk().sealing(request(3))
+    walk.feed(saw.PastSealed(past, 3, spark_unplanned=unplanned), saw.SinksRecovered({}))
+    assert walk.stopped_with(error)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ STOPS = [
         P.Recovering,
         lambda: (
             Walk()
-            .recovering(history(2), request(3), spark_committed=3)
+            .recovering(history(3), request(3), spark_committed=3)
             .feed(saw.SinksRecovered({}))
         ),
         lambda: recovered(UNDECIDED),

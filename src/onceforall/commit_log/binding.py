@@ -245,13 +245,24 @@ def expect_move(home: Store, bound: BoundLog, source: str) -> None:
     """Mark a place by its first pointer as one to which a checkpoint is being moved.
 
     Raises:
-        CheckpointMismatchError: something else lies there.
+        CheckpointMismatchError: something else lies there, or what an earlier try has left of
+            another log of that checkpoint.
     """
     log_id = bound.id or uuid.uuid4().hex
     answer = _create(home, _Pointer(0, log_id, None, bound.first_generation, moving=source))
-    if isinstance(answer, AlreadyExists) and not is_expected(home, source):
+    if not isinstance(answer, AlreadyExists):
+        return
+    pointer = _newest_pointer(home)
+    if pointer is None or pointer.moving != source:
         raise CheckpointMismatchError(
             f"{home.describe('')} has a commit log already. Name an empty folder."
+        )
+    same = pointer.id == bound.id or not bound.id
+    if not same or pointer.first_generation != bound.first_generation:
+        raise CheckpointMismatchError(
+            f"{_checkpoint_of(home)} has parts of the checkpoint {source} from an earlier try to "
+            "move it there, with a commit log from which it was detached since. Nothing has run "
+            "there: delete that folder, and repeat the command."
         )
 
 
@@ -565,11 +576,17 @@ def _newest_pointer(home: Store) -> _Pointer | None:
 
 def _next(pointer: _Pointer | None, bound: BoundLog) -> _Pointer:
     """Return what comes behind the newest pointer of a bound checkpoint: it says the same, until
-    ``replace`` says otherwise. A log of an earlier release has none.
+    ``replace`` says otherwise, but what its log is says the log. A log of an earlier release has
+    none.
     """
     if pointer is None:
         return _Pointer(0, bound.id or uuid.uuid4().hex, bound.location, bound.first_generation)
-    return replace(pointer, number=pointer.number + 1)
+    return replace(
+        pointer,
+        number=pointer.number + 1,
+        id=bound.id or pointer.id,
+        first_generation=bound.first_generation,
+    )
 
 
 def _create(home: Store, pointer: _Pointer, **more: str) -> Created | AlreadyExists | TooLate:

@@ -119,6 +119,7 @@ class Resources:
         log: the commit log.
         sinks: the query's sinks by name.
         spark_committed: reads the last batch in Spark's commit log; -1 when there is none.
+        spark_planned: whether Spark's offset log has a batch.
         stop_requested: whether the query was asked to stop.
         wait: sleeps for so many seconds.
         sweeps_changed: told of the sweeps of older generations, to be repeated in the background,
@@ -132,6 +133,7 @@ class Resources:
     log: Log
     sinks: Mapping[str, TwoPhaseCommitSink]
     spark_committed: Callable[[], int]
+    spark_planned: Callable[[int], bool]
     stop_requested: Callable[[], bool]
     wait: Callable[[float], None]
     sweeps_changed: Callable[[Mapping[str, Sweep], int], None] = lambda _sweeps, _sealed_below: None
@@ -282,7 +284,15 @@ class Coordinator:
     def _seal(self, decision: do.SealPast) -> saw.Event:
         history = self._resources.log.seal_below(decision.generation)
         committed = self._resources.spark_committed()
-        return saw.PastSealed(history, committed, self._sealed_if_overtaken(committed))
+        asked = getattr(self.run.phase, "request", None)
+        if asked is None or asked.batch > committed:
+            return saw.PastSealed(history, committed)
+        return saw.PastSealed(
+            history,
+            committed,
+            sealed=self._resources.log.is_sealed(self.run.generation),
+            spark_unplanned=not self._resources.spark_planned(committed),
+        )
 
     def _recover(self, decision: do.RecoverSinks) -> saw.Event:
         def one(name: str) -> saw.SinkAnswers | None:
@@ -442,11 +452,6 @@ class Coordinator:
         raise error from cause
 
     # --- helpers ----------------------------------------------------------------------------------
-
-    def _sealed_if_overtaken(self, committed: int) -> bool:
-        asked = getattr(self.run.phase, "request", None)
-        overtaken = asked is not None and asked.batch <= committed
-        return overtaken and self._resources.log.is_sealed(self.run.generation)
 
     def _sealed_if_lost(self, answers: Mapping[str, saw.SinkAnswers]) -> bool:
         missing = any(answer.lost or answer.in_doubt for answer in answers.values())

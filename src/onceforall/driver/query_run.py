@@ -381,6 +381,7 @@ class QueryRun:
                 log=log,
                 sinks=sinks,
                 spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),
+                spark_planned=lambda number: spark_checkpoint.is_planned(checkpoint, number),
                 stop_requested=run.gives_up_waiting,
                 wait=time.sleep,
                 sweeps_changed=sweeper.repeat,
@@ -456,7 +457,8 @@ class QueryRun:
         except CheckpointMismatchError:
             # A run that went further deletes plans that it needs no more, this one's among them.
             committed = spark_checkpoint.last_committed(self._checkpoint)
-            overtaken = judge_overtaken(batch_id, committed)
+            planned = spark_checkpoint.is_planned(self._checkpoint, committed)
+            overtaken = judge_overtaken(batch_id, committed, planned=planned)
             if overtaken is None:
                 raise
         # Not from the other error: what is read of Spark's text of it is its first.

@@ -424,6 +424,7 @@ def _recover(
         log=log,
         sinks=sinks,
         spark_committed=lambda: spark_checkpoint.last_committed(path),
+        spark_planned=lambda number: spark_checkpoint.is_planned(path, number),
         stop_requested=lambda: time.monotonic() > deadline,
         wait=time.sleep,
         sweeps_changed=lambda due, _sealed_below: sweeps.update(due),

@@ -78,13 +78,15 @@ class PastSealed:
     Attributes:
         history: what they decided.
         spark_committed: the last batch in Spark's commit log, read after that; -1: none.
-        sealed: our chain is, too (looked at behind ``spark_committed``, and only where that log has
-            the batch that Spark asks for): it is a newer run that went further.
+        sealed: our chain is, too: it is a newer run that went further.
+        spark_unplanned: Spark's offset log lacks ``spark_committed``. Both are looked at behind
+            that, and only where it has the batch that Spark asks for.
     """
 
     history: History
     spark_committed: int
     sealed: bool = False
+    spark_unplanned: bool = False
 
 
 @dataclass(frozen=True)

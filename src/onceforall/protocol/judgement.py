@@ -50,14 +50,19 @@ REMEDY = (
 )
 
 
-def judge_overtaken(batch: int, spark_committed: int) -> Refusal | None:
-    """Refuse a batch that another run has completed meanwhile, which nobody has fenced yet.
+def judge_overtaken(batch: int, spark_committed: int, *, planned: bool) -> Refusal | None:
+    """Refuse a batch whose plan is gone, for another run has gone further meanwhile, which nobody
+    has fenced yet.
 
     Args:
         batch: that Spark asks for.
         spark_committed: the last batch in Spark's commit log; -1 when there is none.
+        planned: Spark's offset log has that batch.
+
+    Returns:
+        None where no other run has taken the plan.
     """
-    if batch > spark_committed:
+    if batch > spark_committed or not planned:
         return None
     return Refusal(
         FencedError,
@@ -67,7 +72,13 @@ def judge_overtaken(batch: int, spark_committed: int) -> Refusal | None:
     )
 
 
-def judge(request: BatchRequested, history: History, spark_committed: int) -> Verdict | Refusal:
+def judge(
+    request: BatchRequested,
+    history: History,
+    spark_committed: int,
+    *,
+    spark_unplanned: bool = False,
+) -> Verdict | Refusal:
     """Decide what happens to a requested batch.
 
     Args:
@@ -75,6 +86,7 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
         history: what the sealed past and this run have decided.
         spark_committed: the last batch in Spark's commit log when the past was sealed; -1 when
             there was none.
+        spark_unplanned: Spark's offset log lacks that batch.
 
     Returns:
         A verdict, or a refusal with its error. A batch is written only when it follows directly on
@@ -84,13 +96,7 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
     """
     decided = history.decided
     if request.batch <= spark_committed:
-        return Refusal(
-            OvertakenError,
-            f"Spark asks for batch {request.batch}, but its own commit log has batch "
-            f"{spark_committed} by now: another run of this query was alive when this one "
-            "started, and it went further before this one fenced it. Neither goes on. Start the "
-            "query again, once.",
-        )
+        return _judge_committed(request.batch, decided, spark_committed, unplanned=spark_unplanned)
     if decided is None or request.batch == decided.commit.batch + 1:
         elsewhere = None if decided is None else _judge_begin(request, decided.commit)
         return elsewhere or Verdict.WRITE
@@ -111,6 +117,35 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             f"{_short(request.offsets)}. {REMEDY}",
         )
     return Verdict.DIGEST if request.stateful else Verdict.SKIP
+
+
+def _judge_committed(
+    batch: int, decided: Decided | None, spark_committed: int, *, unplanned: bool
+) -> Refusal:
+    """Refuse a batch that Spark's commit log has already.
+
+    A run decides a batch before Spark's commit log has it, and Spark plans it before that. Where
+    one of the two is missing, no run of ours went further: the checkpoint's parts are of different
+    times, and every start would find it so.
+    """
+    if not unplanned and decided is not None and decided.commit.batch >= spark_committed:
+        return Refusal(
+            OvertakenError,
+            f"Spark asks for batch {batch}, but its own commit log has batch "
+            f"{spark_committed} by now: another run of this query was alive when this one "
+            "started, and it went further before this one fenced it. Neither goes on. Start the "
+            "query again, once.",
+        )
+    why = (
+        "its offset log doesn't have that batch"
+        if unplanned
+        else "that batch is not decided in the commit log of onceforall"
+    )
+    return Refusal(
+        CheckpointMismatchError,
+        f"Spark asks for batch {batch}, but its own commit log has batch {spark_committed} "
+        f"already, and {why}: the parts of the checkpoint are of different times. {REMEDY}",
+    )
 
 
 def _judge_gap(request: BatchRequested, decided: Decided) -> Verdict | Refusal:

@@ -80,6 +80,7 @@ class Run:
         entries: the length of our chain.
         history: what is decided, by the sealed past and by us.
         spark_committed: the last batch in Spark's commit log when the past was sealed.
+        spark_unplanned: Spark's offset log lacked it then.
         reusable: per sink, handles that are complete without doubt, stamped with the batch that
             completed them.
         sweep_own: for so many further batches one's own leftovers are swept.
@@ -97,6 +98,7 @@ class Run:
     entries: int = 0
     history: History = EMPTY
     spark_committed: int = -1
+    spark_unplanned: bool = False
     reusable: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     sweep_own: int = 0
     incarnation: int = 0

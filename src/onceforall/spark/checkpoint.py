@@ -77,6 +77,15 @@ def known_plan_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
         return ()
 
 
+def is_planned(checkpoint: AnyPath, batch: int) -> bool:
+    """Tell whether Spark's offset log has a batch."""
+    try:
+        (checkpoint / "offsets" / str(batch)).read_bytes()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def last_committed(checkpoint: AnyPath) -> int:
     """Return the last batch in Spark's commit log, or -1."""
     return _last(checkpoint / "commits")

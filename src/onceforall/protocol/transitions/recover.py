@@ -61,7 +61,7 @@ def _close_past(run: Run, request: BatchRequested, decided: Decided) -> Outcome:
 
 def _begin_redo(run: Run, request: BatchRequested, decided: Decided, lost: list[Lost]) -> Outcome:
     commit = decided.commit
-    verdict = judge(request, run.history, run.spark_committed)
+    verdict = judge(request, run.history, run.spark_committed, spark_unplanned=run.spark_unplanned)
     if isinstance(verdict, Refusal):
         return stop(run, verdict.error, verdict.message)
     if request.batch != commit.batch:

@@ -83,6 +83,7 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
         phase=Recovering(at.request),
         history=event.history,
         spark_committed=event.spark_committed,
+        spark_unplanned=event.spark_unplanned,
     )
     decided = event.history.decided
     asked = at.request

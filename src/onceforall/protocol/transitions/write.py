@@ -48,7 +48,8 @@ on for a while."""
 
 def judge_request(run: Run, request: BatchRequested) -> Outcome:
     """Write the batch, skip it, digest it, or refuse it, by what is decided."""
-    verdict, decided = judge(request, run.history, run.spark_committed), run.history.decided
+    decided = run.history.decided
+    verdict = judge(request, run.history, run.spark_committed, spark_unplanned=run.spark_unplanned)
     if isinstance(verdict, Refusal):
         return stop(run, verdict.error, verdict.message)
     if decided is None or verdict is Verdict.WRITE:
