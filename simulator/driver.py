@@ -87,6 +87,9 @@ class Writer:
         if len(tasks) > 1 and self.world.whims("tasks are merged"):
             tasks[-1] |= tasks.pop(choose(len(tasks) - 1))
 
+    def forget_aborted(self) -> None:
+        """No rows are kept here that an abort deletes."""
+
     def wait_for_tasks(self) -> None:
         """The wait is bounded: tasks may go on after it."""
         point()

@@ -143,6 +143,9 @@ class Writer:
         """Return what has been prepared."""
         return dict(sorted(self._prepared.items()))
 
+    def forget_aborted(self) -> None:
+        """No rows are kept here that an abort deletes."""
+
     def wait_for_tasks(self) -> None:
         """The wait is bounded: tasks may go on after it."""
 

@@ -96,7 +96,7 @@ class FakeWriter:
             sink: tuple({"name": name} for name in names) for sink, names in prepared.items()
         }
         self.decision = None
-        self.waited_for_tasks = 0
+        self.waited_for_tasks = self.forgotten = 0
 
     def write(self, decision):
         self.decision = decision
@@ -112,6 +112,9 @@ class FakeWriter:
 
     def prepared_so_far(self):
         return self.prepared
+
+    def forget_aborted(self):
+        self.forgotten += 1
 
     def wait_for_tasks(self):
         self.waited_for_tasks += 1
@@ -795,6 +798,40 @@ def test_tasks_that_fail_because_a_newer_run_has_swept_end_a_run_that_is_fenced(
     with pytest.raises(FencedError, match=r"newer run.*the upload is gone") as raised:
         query.batch(0, FailsWhenReplaced(query))
     assert isinstance(raised.value.__cause__, AttemptFailedError)
+
+
+class GivesUp:
+    """Whatever asks the log's store has no answer in time."""
+
+    def __init__(self, query):
+        self.query, self.seconds, self.by_then = query, [], []
+        query.coordinator._resources = replace(query.coordinator._resources, within=self)
+
+    def __call__(self, action, seconds):
+        self.seconds.append(seconds)
+        self.by_then.append(len(self.query.sinks["a"].of("abort")))
+        raise TimeoutError("no answer in time")
+
+
+def test_an_attempt_that_failed_waits_for_no_store_before_its_sinks_are_aborted_nor_for_long(
+    caplog,
+):
+    query = Query()
+    asked, writer = GivesUp(query), FakeWriter(ValueError("of its own"), a=("t0",))
+    with pytest.raises(AttemptFailedError, match="of its own"):
+        query.batch(0, writer)
+    assert asked.seconds == [coordinator_module.ABORT_ASKS_STORE_S] * 2
+    assert asked.by_then == [1, 1]
+    assert writer.forgotten == 0
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("the attempt is aborted: ValueError: of its own" in line for line in lines)
+
+
+def test_the_kept_rows_of_an_aborted_attempt_are_deleted():
+    query, writer = Query(), FakeWriter(ValueError("no"), a=("t0",))
+    with pytest.raises(AttemptFailedError):
+        query.batch(0, writer)
+    assert writer.forgotten == 1
 
 
 def test_a_query_that_is_stopped_asks_no_log_who_owns_it():

@@ -9,12 +9,15 @@ the queries are only then being stopped (module ``stopping``).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+GIVEN_UP_S = 1.0
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread:
@@ -33,6 +36,35 @@ def start_thread(action: Callable[[], object], name: str) -> threading.Thread:
         action()
         return threading.current_thread()
     return thread
+
+
+def result_within(action: Callable[[], T], seconds: float, given_up: Callable[[], bool]) -> T:
+    """Return what an action comes to, if it does so soon; else it goes on, and nobody waits.
+
+    Args:
+        action: done in a daemon thread.
+        seconds: for how long it is waited for.
+        given_up: whether it is waited for ``GIVEN_UP_S`` at most from now on.
+
+    Raises:
+        TimeoutError: it has come to nothing by then.
+    """
+    future: Future[T] = Future()
+
+    def act() -> None:
+        try:
+            future.set_result(action())
+        except BaseException as error:  # noqa: BLE001  a future hands on whatever was raised
+            future.set_exception(error)
+
+    until, hurried = time.monotonic() + seconds, False
+    start_thread(act, "onceforall-asks")
+    while not wait([future], max(0.0, min(until - time.monotonic(), 0.1))).done:
+        if not hurried and given_up():
+            until, hurried = min(until, time.monotonic() + GIVEN_UP_S), True
+        if time.monotonic() >= until:
+            raise TimeoutError("no answer in time")
+    return future.result()
 
 
 class Threads(ThreadPoolExecutor):

@@ -235,7 +235,6 @@ class SparkBatchWriter:
         # First, for the JVM may be gone.
         self._aborted = True
         self._jobs.end_tasks(self.clock, TASKS_END_WITHIN_S)
-        self.forget_aborted()
 
     def forget_aborted(self) -> None:
         """Delete the rows that the attempt kept, if it was aborted: where the query is stopped for

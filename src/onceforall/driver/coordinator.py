@@ -43,6 +43,9 @@ T = TypeVar("T")
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
+ABORT_ASKS_STORE_S = 5.0
+"""So long does an attempt that failed wait for the log's store, for what would be nice to have,
+before its error is told."""
 STOP_LOOKED_FOR_EVERY_S = 0.3
 """How often it is asked, while sinks are waited for, whether the query is to stop.
 
@@ -110,6 +113,9 @@ class BatchWriter(Protocol):
         open its transaction anew.
         """
 
+    def forget_aborted(self) -> None:
+        """Delete the rows that the aborted attempt kept; whoever sweeps does so again."""
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -128,6 +134,8 @@ class Resources:
         batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed
             any more.
         now_ms: the clock of ``Prepared.began_ms``; it goes on while the machine is suspended.
+        within: does what may wait for the log's store, for so many seconds at most, and only as
+            long as the query isn't asked to stop; TimeoutError when there is no answer by then.
     """
 
     log: Log
@@ -139,6 +147,7 @@ class Resources:
     sweeps_changed: Callable[[Mapping[str, Sweep], int], None] = lambda _sweeps, _sealed_below: None
     batch_done: Callable[[int], None] = lambda _: None
     now_ms: Callable[[], int] = lambda: int(clock.now_s() * 1000)
+    within: Callable[[Callable[[], Any], float], Any] = lambda action, _seconds: action()
 
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -413,10 +422,11 @@ class Coordinator:
         self._per_sink(decision.committables, one)
 
     def _abort(self, decision: do.AbortAttempt) -> saw.Event:
-        if self._writer is not None:
-            self._best_effort(
-                "waiting for the tasks of the aborted attempt", self._writer.wait_for_tasks
-            )
+        writer = self._writer
+        if self._cause is not None:
+            logger.warning("the attempt is aborted: %s", described(self._cause))
+        if writer is not None:
+            self._best_effort("waiting for the tasks of the aborted attempt", writer.wait_for_tasks)
 
         def one(name: str) -> None:
             committables = decision.committables.get(name, ())
@@ -431,6 +441,12 @@ class Coordinator:
         # A killed worker may write for another moment; this run never writes again, so its own ids
         # may be swept until it ends.
         self._resources.sweeps_changed(decision.sweeps, self.run.generation)
+        # Behind the sinks: readers wait for what is open there.
+        if writer is not None:
+            self._best_effort(
+                "deleting the rows that the aborted attempt kept",
+                lambda: self._resources.within(writer.forget_aborted, ABORT_ASKS_STORE_S),
+            )
         return saw.AttemptAborted(self._seen_sealed())
 
     def _return(self, decision: do.ReturnBatch) -> None:
@@ -458,11 +474,14 @@ class Coordinator:
         return missing and self._resources.log.is_sealed(self.run.generation)
 
     def _seen_sealed(self) -> bool:
-        """Tell whether the chain is sealed; a query that was asked to stop waits for no log."""
+        """Tell whether the chain is sealed; a query that was asked to stop waits for no log, and
+        no other one for long.
+        """
         if self._resources.stop_requested():
             return False
+        look = partial(self._resources.log.is_sealed, self.run.generation)
         try:
-            return self._resources.log.is_sealed(self.run.generation)
+            return bool(self._resources.within(look, ABORT_ASKS_STORE_S))
         except Exception as error:  # noqa: BLE001  it would only have told the reason better
             logger.info("whether a newer run has taken over is not known: %s", text_of(error))
             return False

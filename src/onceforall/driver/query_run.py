@@ -13,14 +13,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from onceforall.commit_log import LocalStore
 from onceforall.common import arguments, logs
+from onceforall.common.threads import result_within
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.driver.coordinator import Coordinator, Resources
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from onceforall.spark.surroundings import SparkRun
+
+T = TypeVar("T")
 
 logger = logs.logger("onceforall")
 
@@ -386,6 +389,7 @@ class QueryRun:
                 wait=time.sleep,
                 sweeps_changed=sweeper.repeat,
                 batch_done=run._forget_rows,
+                within=run._within,
             ),
         )
         stopping.PROCESS.add(run)
@@ -514,6 +518,9 @@ class QueryRun:
             progress.tell(
                 BatchProgress(*ids, run.generation, batch, writer.outcome, rows, phase_ms, total_ms)
             )
+
+    def _within(self, action: Callable[[], T], seconds: float) -> T:
+        return result_within(logs.carried(action), seconds, self.gives_up_waiting)
 
     def _forget_rows(self, batch: int) -> None:
         if self._keeper is not None:

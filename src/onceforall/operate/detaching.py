@@ -398,6 +398,9 @@ class _NoWriter:
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         return {}
 
+    def forget_aborted(self) -> None:
+        """There are none."""
+
     def wait_for_tasks(self) -> None:
         """There are none."""
 
