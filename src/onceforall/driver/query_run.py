@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -505,7 +505,9 @@ class QueryRun:
             return
         # Where the process ends now, this sweep is the last until the next start.
         self._sweeper.sweep_all(self._coordinator.leftovers())
-        self._forget_aborted()
+        # The store of the kept rows may be away; they cost space only.
+        with suppress(TimeoutError):
+            self._within(self._forget_aborted, until_s - time.monotonic())
 
     def _tell_progress(self, batch: int, writer: SparkBatchWriter, total_ms: float) -> None:
         assert self._coordinator is not None
