@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from dataclasses import replace
@@ -28,6 +29,7 @@ from onceforall.errors import (
     SinkUnavailableError,
     TransactionLostError,
 )
+from onceforall.protocol import events as saw
 from onceforall.protocol import phases as P
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.protocol.state import RunConfig
@@ -215,6 +217,51 @@ def replace_run(store):
 # --- a batch --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_spark_asks_for_is_handed_on_as_it_is(whole, monkeypatch):
+    query, seen = Query(), []
+    feed = query.coordinator._feed
+    monkeypatch.setattr(query.coordinator, "_feed", lambda event: (seen.append(event), feed(event)))
+    ask = query.coordinator.run_batch if whole else query.coordinator.request
+    ask(0, ("o",), True, FakeWriter(a=("t0",)), ("s",), header=("h",), before=("b",))
+    assert seen[0] == saw.BatchRequested(0, ("o",), True, ("s",), ("h",), ("b",))
+
+
+def test_each_step_of_a_batch_is_timed_anew(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(coordinator_module.clock, "now_s", lambda: float(next(seconds)))
+    query = Query()
+    steps = {"write": 1000, "append_commit": 1000, "commit": 1000, "return_batch": 1000}
+    query.batch(0)
+    start = {"inspect": 1000, "claim": 1000, "seal": 1000, "recover": 1000}
+    assert query.coordinator.phase_ms == {**start, **steps}
+    query.batch(1)
+    assert query.coordinator.phase_ms == steps
+
+
+def test_all_sinks_of_a_query_commit_at_the_same_time():
+    together = threading.Barrier(6, timeout=20)
+
+    class Waits(FakeSink):
+        def commit(self, permit, committables):
+            together.wait()
+            return super().commit(permit, committables)
+
+    names = "abcdef"
+    query = Query(sinks={name: Waits() for name in names})
+    query.batch(0, FakeWriter(**{name: (f"{name}0",) for name in names}))
+    assert query.entries() == ["CLAIM", "COMMIT", "DONE"]
+
+
+def test_whoever_keeps_something_for_a_batch_is_told_when_it_is_done():
+    query, done = Query(), []
+    query.coordinator._resources = replace(query.coordinator._resources, batch_done=done.append)
+    query.batch(0)
+    query.batch(1)
+    query.coordinator.finish_background()
+    assert done == [0, 1]
+
+
 def test_batches_are_decided_committed_and_done_in_the_log():
     query = Query()
     query.batch(0)
@@ -361,6 +408,64 @@ def test_a_sink_that_did_not_commit_until_the_stop_is_told_with_its_own_words(gi
     assert told.endswith("a said last: the table refuses row 7")
     assert ("within 8 s, the timeout of the detachment" in told) == (gives_up_after_s is not None)
     assert ("The query was stopped" in told) == (gives_up_after_s is None)
+
+
+def test_what_a_sink_said_last_of_this_batch_is_told_and_nothing_of_an_earlier_one(caplog):
+    stop = []
+
+    class Refuses(FakeSink):
+        def commit(self, permit, committables):
+            super().commit(permit, committables)
+            calls = len(self.of("commit"))
+            if calls in {2, 5}:
+                stop.extend([True] * (calls == 5))
+                return CommitReport(completed=tuple(committables))
+            if calls == 4:
+                stop.append(True)
+            raise SinkUnavailableError(f"no {calls}")
+
+    query = Query(sinks={"a": Refuses()}, stop=lambda: bool(stop))
+    query.batch(0)
+    with pytest.raises(InDoubtError) as caught:
+        query.batch(1)
+    assert str(caught.value).endswith("a said last: no 3")
+    assert "batch 0 is decided; its commit on sink a is tried again: no 1" in caplog.text
+
+
+def test_what_a_sink_says_behind_a_stop_is_told_where_it_has_said_nothing_else_of_the_batch():
+    stop = []
+
+    class Refuses(FakeSink):
+        def commit(self, permit, committables):
+            super().commit(permit, committables)
+            calls = len(self.of("commit"))
+            if calls == 2:
+                return CommitReport(completed=tuple(committables))
+            stop.extend([True] * (calls == 3))
+            raise SinkUnavailableError(f"no {calls}")
+
+    query = Query(sinks={"a": Refuses()}, stop=lambda: bool(stop))
+    query.batch(0)
+    with pytest.raises(InDoubtError) as caught:
+        query.batch(1)
+    assert str(caught.value).endswith("a said last: no 3")
+
+
+def test_a_sink_that_says_something_else_each_time_is_told_by_the_last():
+    stop = []
+
+    class Refuses(FakeSink):
+        def commit(self, permit, committables):
+            super().commit(permit, committables)
+            calls = len(self.of("commit"))
+            if calls == 3:
+                stop.append(True)
+            raise SinkUnavailableError(f"no {calls}")
+
+    query = Query(sinks={"a": Refuses()}, stop=lambda: bool(stop))
+    with pytest.raises(InDoubtError) as caught:
+        query.batch(0)
+    assert str(caught.value).endswith("a said last: no 2")
 
 
 def test_a_stop_while_a_sink_is_away_is_in_doubt_and_the_next_start_completes():
@@ -816,14 +921,22 @@ class GivesUp:
 def test_an_attempt_that_failed_waits_for_no_store_before_its_sinks_are_aborted_nor_for_long(
     caplog,
 ):
+    caplog.set_level(logging.INFO)
     query = Query()
+    query.batch(0)
+    caplog.clear()
     asked, writer = GivesUp(query), FakeWriter(ValueError("of its own"), a=("t0",))
     with pytest.raises(AttemptFailedError, match="of its own"):
-        query.batch(0, writer)
+        query.batch(1, writer)
     assert asked.seconds == [coordinator_module.ABORT_ASKS_STORE_S] * 2
     assert asked.by_then == [1, 1]
     assert writer.forgotten == 0
     lines = [record.getMessage() for record in caplog.records]
+    assert all(line.startswith("[generation 0]") for line in lines), "the first one is 0"
+    assert any(
+        "tasks of the aborted attempt did not succeed and is tried again" in line for line in lines
+    )
+    assert any("whether a newer run has taken over is not known" in line for line in lines)
     assert any("the attempt is aborted: ValueError: of its own" in line for line in lines)
 
 
@@ -865,10 +978,14 @@ def test_a_done_in_the_background_without_an_answer_makes_the_next_batch_raise()
             store.faults.extend(["after", "before"])
             return super().commit(permit, committables)
 
-    query = Query(store, {"a": NoAnswerAfterCommit()})
+    query, forgotten, writer = Query(store, {"a": NoAnswerAfterCommit()}), [], FakeWriter(a=("t1",))
+    told = replace(query.coordinator._resources, batch_done=forgotten.append)
+    query.coordinator._resources = told
     query.batch(0)
     with pytest.raises(OutcomeUnknownError):
-        query.batch(1)
+        query.batch(1, writer)
+    assert writer.decision is None
+    assert forgotten == [], "what was kept for the batch may be needed"
     assert query.sinks["a"].of("commit") == [(0, ["t0"])]
     again = Query(store, spark_committed=0)
     again.batch(1)
@@ -890,9 +1007,9 @@ def test_a_lost_or_doubtful_transaction_is_that_unless_a_newer_run_owns_the_quer
             replace_run(query.store)
             return super().commit(permit, committables)
 
-    query = Query(sinks={"a": ReplacesAtCommit(answer)})
+    query = Query(sinks={"a": ReplacesAtCommit(answer), "b": FakeSink()})
     with pytest.raises(FencedError):
-        query.batch(0)
+        query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
     assert query.entries() == ["CLAIM", "COMMIT", "SEAL"]
 
 
@@ -988,6 +1105,17 @@ def test_a_redo_that_fails_aborts_what_it_wrote_and_nothing_that_was_decided():
         query.batch(0, writer)
     assert query.sinks["a"].of("abort") == [(["again"],)]
     assert query.entries(1) == ["CLAIM"]
+
+
+def test_a_replaced_run_that_would_roll_claims_nothing_above_its_successor():
+    query = Query(roll_after_entries=3)
+    query.batch(0)
+    query.coordinator.finish_background()
+    replace_run(query.store)
+    with pytest.raises(FencedError):
+        query.batch(1)
+    assert query.entries(1) == ["CLAIM"]
+    assert query.entries(2) == []
 
 
 def test_a_long_run_goes_on_in_a_new_generation():

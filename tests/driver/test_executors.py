@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import astuple
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from pyspark.cloudpickle import dumps
 
 from onceforall.driver import executors
 from onceforall.driver.executors import Answer, complaint
+from onceforall.errors import ExecutorCheckError
 
 NEEDED = {
     "pyarrow": "onceforall",
@@ -56,10 +58,20 @@ def test_what_an_import_says_is_shortened():
         assert len(complaint([answer(version, errors)], NEEDED, "1.2")) < 1500
 
 
-def test_many_executors_are_not_all_named():
-    text = complaint([answer("1.1", host=f"worker-{i}") for i in range(100)], NEEDED, "1.2")
-    assert text.count("has onceforall 1.1, and the driver has 1.2") == 3
-    assert "So it is with 97 others." in text
+@pytest.mark.parametrize(("there", "named"), [(1, 1), (3, 3), (4, 3), (100, 3)])
+def test_many_executors_are_not_all_named(there, named):
+    text = complaint([answer("1.1", host=f"worker-{i}") for i in range(there)], NEEDED, "1.2")
+    assert text.count("has onceforall 1.1, and the driver has 1.2") == named
+    assert (f"So it is with {there - 3} others." in text) == (there > 3)
+    assert "others" not in text or there > 3
+    assert "pip install 'onceforall[kafka,postgres]==1.2' 'redis>=5';" in text
+
+
+@pytest.mark.parametrize(("length", "cut"), [(500, False), (501, True)])
+def test_a_reason_is_cut_only_where_that_is_shorter(length, cut, monkeypatch):
+    monkeypatch.setattr(executors, "_LONGEST_REASON", 500)
+    reason = executors._shortened("x" * length)
+    assert reason == ("x" * 500 + " …" if cut else "x" * 500)
 
 
 def test_the_function_that_asks_needs_nothing_of_this_library_where_it_runs(tmp_path):
@@ -135,6 +147,30 @@ def test_a_job_without_an_executor_is_cancelled_in_time(monkeypatch):
         assert len(cancelled) == 1
     finally:
         stuck.set()
+
+
+def test_all_executors_that_answer_leave_no_line(monkeypatch, caplog):
+    caplog.set_level("INFO", logger="onceforall")
+    assert ask(monkeypatch, Jobs("ab")) == {"/tmp/a", "/tmp/b"}
+    assert "have told" not in caplog.text
+
+
+def test_a_python_that_cannot_be_started_there_is_told_with_its_cause(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("Cannot run program python9")
+
+    monkeypatch.setattr(executors, "_one_task_each", fails)
+    told = []
+    context = SimpleNamespace(
+        setJobGroup=lambda *args, **more: told.append((args, more)), pythonExec="python9"
+    )
+    job = executors._Job(context, {}, ())
+    assert job.ended(time.monotonic() + 30)
+    with pytest.raises(ExecutorCheckError, match=r"with python9 .*Cannot run program python9"):
+        job.answers()
+    ((group, text), more) = told[0]
+    assert (group, more) == (job._group, {"interruptOnCancel": True})
+    assert "can every executor import it?" in text
 
 
 def test_what_was_found_right_holds_for_these_executors_and_these_modules_alone(monkeypatch):

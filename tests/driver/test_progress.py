@@ -41,6 +41,31 @@ def test_the_last_batch_of_a_run_is_its_progress_and_old_runs_are_forgotten(monk
     assert known[50].batch == 1
 
 
+def test_a_run_that_goes_on_stays_known_beside_newer_ones(monkeypatch):
+    monkeypatch.setattr(progress, "_last", type(progress._last)())
+    for number in range(2 * progress.KEPT_RUNS):
+        progress.tell(batch_of(f"run-{number}"))
+        progress.tell(batch_of("long", number))
+    assert ofa.progress_of(SimpleNamespace(runId="long")).batch == 2 * progress.KEPT_RUNS - 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "said"),
+    [
+        ({}, {}, "no rows; no steps, in all 70 ms"),
+        (
+            {"a": 3, "b": 0},
+            {"write": 41.6, "commit": 2.0},
+            "a 3 rows, b 0 rows; write 42 ms, commit 2 ms, in all 70 ms",
+        ),
+    ],
+)
+def test_a_line_of_the_log_tells_rows_and_steps(rows, steps, said, caplog):
+    caplog.set_level(logging.INFO, "onceforall")
+    progress.tell(batch_of("run", 4, rows=rows, phase_ms=steps, total_ms=70.2))
+    assert caplog.records[-1].getMessage().endswith(f"batch 4 is written: {said}")
+
+
 def test_a_line_says_what_it_is_about_in_its_text_and_in_its_record_also_on_another_thread(caplog):
     log = logs.logger("onceforall.sinks.test")
 

@@ -3,6 +3,7 @@ another batch, and no error that ends the others."""
 
 import pickle
 import signal
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,12 @@ from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
 from onceforall.driver.transaction import BatchTransaction
-from onceforall.errors import CheckpointMismatchError, FencedError, UnsupportedQueryError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    FencedError,
+    OptionError,
+    UnsupportedQueryError,
+)
 from onceforall.protocol.sweeping import Sweep
 from onceforall.spark.classic import ClassicRun
 
@@ -94,6 +100,70 @@ def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
     monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0,))
     sweeps.until_the_end()
     assert len(swept) == run._writer.asked == sweeper.SWEEPS_AFTER_THE_END + 1
+    assert swept == [OLDER] * len(swept)
+
+
+def test_a_run_that_has_ended_sweeps_its_own_generation_and_not_before(monkeypatch):
+    run = run_of(Execution(False), OWN)
+    alive = [True, True, False]
+    run.is_active = lambda: alive.pop(0) if alive else False
+    sweeps, swept = sweeper_of(run), []
+    monkeypatch.setattr(sweeps, "sweep_all", swept.append)
+    monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0,))
+    sweeps.until_the_end()
+    assert swept[:3] == [OLDER, OLDER, OWN]
+    assert set(map(str, swept[3:])) == {str(OWN)}
+
+
+def test_a_sweeper_that_is_closed_ends_at_once(monkeypatch):
+    sweeps = sweeper_of(run_of(Execution(True), {}))
+    sweeps._clean = lambda: None
+    monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (600,))
+    thread = threading.Thread(target=sweeps.until_the_end, daemon=True)
+    thread.start()
+    sweeps.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+class Keys:
+    """A frame of nothing, and sinks of which one has a key in one task."""
+
+    def __init__(self):
+        frame = SimpleNamespace(_jdf=None, isStreaming=False, schema="its schema")
+        self.frame, self.other = frame, SimpleNamespace(**vars(frame))
+        self.seen = []
+        projections = SimpleNamespace(taken=lambda *seen: self.seen.append(seen))
+        sink = lambda *keys: SimpleNamespace(capabilities=SimpleNamespace(one_task_per_key=keys))
+        sinks = {"keyed": sink("k"), "plain": sink()}
+        self.transaction = BatchTransaction(sinks, projections, lambda frame: ("pinned", frame))
+
+
+def test_a_sink_with_a_key_is_written_once_in_a_batch_and_others_again():
+    made = Keys()
+    made.transaction.write("plain", made.frame)
+    made.transaction.write("keyed", made.frame)
+    made.transaction.write("plain", made.other)
+    with pytest.raises(UnsupportedQueryError, match="keyed needs all rows") as raised:
+        made.transaction.write("keyed", made.other)
+    assert raised.value.sink == "keyed"
+    assert made.transaction.failure is raised.value
+    assert [name for name, _ in made.transaction.writes] == ["plain", "keyed", "plain"]
+    assert made.seen == [(name, "its schema") for name in ("plain", "keyed", "plain")]
+
+
+@pytest.mark.parametrize("name", ["absent", None, 7, ["plain"]])
+def test_a_sink_that_is_not_there_is_named_with_those_that_are(name):
+    made = Keys()
+    with pytest.raises(OptionError, match="its sinks are: keyed, plain") as raised:
+        made.transaction.write(name, made.frame)
+    assert raised.value.sink is None
+
+
+@pytest.mark.parametrize("frame", [None, "rows", 7])
+def test_what_is_no_frame_is_refused(frame):
+    with pytest.raises(OptionError, match=r"transaction\.write"):
+        Keys().transaction.write("plain", frame)
 
 
 def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_when_the_jvm_is_gone(
