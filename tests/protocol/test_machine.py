@@ -628,6 +628,28 @@ def test_a_sink_of_a_batch_that_spark_has_committed_can_be_removed():
     assert walk.decisions == (do.AppendDone(1, 3),)
 
 
+def test_a_repartitioning_past_a_decided_batch_is_that_of_the_batch_before_the_asked_one():
+    header = lambda ms: ("v1", f'{{"batchTimestampMs": {ms}}}')
+    past = history(0)
+    past = replace(past, decided=replace(past.decided, commit=replace(commit(0), header=header(2))))
+    asked = replace(request(2), start=("earlier",), before=header(1))
+    walk = Walk().sealing(asked).feed(saw.PastSealed(past, 1))
+    assert walk.stopped_with(CheckpointMismatchError)
+    assert "(batch 1, " in walk.only(do.StopRun).message
+    assert "delete offsets/1, commits/0 and commits/1 " in walk.only(do.StopRun).message
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [(["gone"], "on the sink gone, which"), (["gone", "left"], "on the sinks gone, left, which")],
+)
+def test_the_sinks_that_a_decided_batch_waits_for_and_that_are_not_there_are_named(gone, said):
+    past = history(3, done=False, **{sink: (handle(sink),) for sink in gone}, a=(handle("a0"),))
+    walk = Walk().recovering(past, request(4))
+    assert walk.stopped_with(InDoubtError)
+    assert said in walk.only(do.StopRun).message
+
+
 def test_a_batch_after_a_lost_attempt_names_its_handles_anew():
     lost = [False, True, False, True, True, False]
     walk = Walk().ready()

@@ -23,7 +23,7 @@ from onceforall.errors import (
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Digest, total
-from onceforall.protocol.history import CommitPermit
+from onceforall.protocol.history import CommitPermit, Decided, History
 from onceforall.protocol.redo import NO_ROWS, Redo, Way, all_again, difference, matched, redo_of
 from protocol.building import (
     Walk,
@@ -611,6 +611,35 @@ def test_a_lost_task_that_was_merged_is_found_though_a_visible_one_has_the_same_
     decided = (Digest(1, 5), Digest(1, 7), Digest(1, 5))
     plan = the_plan(decided, [0, 1], (Digest(2, 12), Digest(1, 5)))
     assert set(plan.tasks) == {(0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "start", "known"), [(0, ("begin",), ["begin"]), (1, commit(0).offsets, [])]
+)
+def test_where_the_lost_input_begins_is_on_record_if_spark_asks_for_that_batch(batch, start, known):
+    """What is asked for begins elsewhere when it is another batch."""
+    asked = replace(request(batch), start=start)
+    walk = Walk(lost_rows=("giveUp", 0)).redoing(
+        LOST, stayed=(STAYED,), asked=asked, decided=DECIDED
+    )
+    walk.feed(saw.LostFenced())
+    if batch == 0:
+        walk.feed(saw.DigestsTaken(OTHER))
+    loss = record_of(walk)
+    assert loss["input"] == {"from": known, "to": list(commit(0).offsets)}
+    assert (loss["batch"], loss["lost_rows"], loss["visible_rows"]) == (0, 10, 10)
+
+
+def test_what_was_given_up_before_stays_on_record_beside_it():
+    earlier = {"batch": 0, "choice": "giveUp"}
+    past = replace(history(0, done=False, a=(STAYED, LOST)).decided.commit, digests=DECIDED)
+    past = replace(past, losses=(earlier,))
+    walk = Walk(lost_rows=("giveUp", 0)).recovering(History(Decided(past, 0, 1, done=False)))
+    walk.feed(saw.SinksRecovered({"a": answers(STAYED, lost=[LOST])}))
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
+    first, second = walk.only(do.AppendCommit).commit.losses
+    assert first == earlier
+    assert second["lost"] == [{"sink": "a", "name": "a0", "task": [0, 0], "rows": 10}]
 
 
 def test_the_reason_on_record_is_short():
