@@ -512,6 +512,48 @@ def test_a_missing_entry_is_named_with_its_file(store, index):
             call()
 
 
+class ListsPhantoms(Wrapped):
+    """Lists, some times, an entry that isn't there: it went with the power, before it was durable."""
+
+    def __init__(self, store, folder, name, times):
+        super().__init__(store)
+        self.folder, self.name, self.times = folder, name, times
+
+    def list(self, folder):
+        found = list(super().list(folder))
+        if folder == self.folder and self.times > 0:
+            self.times -= 1
+            found.append(self.name)
+        return found
+
+
+@pytest.mark.parametrize(("times", "missing"), [(1, False), (2, False), (3, True)])
+def test_a_last_entry_that_is_listed_and_gone_is_looked_for_again(store, times, missing):
+    run_batches(store, [0, 1])
+    claimed = open_log(store).claim(CLAIM).generation
+    lying = ListsPhantoms(store, "chains/00000000", "00000005.json", times)
+    if missing:
+        with pytest.raises(CorruptEntryError, match=r"05\.json is missing"):
+            open_log(lying).seal_below(claimed)
+    else:
+        assert open_log(lying).seal_below(claimed).decided.commit.batch == 1
+    assert lying.times == 0
+
+
+@pytest.mark.parametrize(("times", "missing"), [(1, False), (2, False), (3, True)])
+def test_whether_a_chain_is_sealed_is_asked_again_where_its_last_entry_is_listed_and_gone(
+    store, times, missing
+):
+    run_batches(store, [0])
+    lying = ListsPhantoms(store, "chains/00000000", "00000003.json", times)
+    if missing:
+        with pytest.raises(CorruptEntryError, match=r"03\.json is missing"):
+            open_log(lying).is_sealed(0)
+    else:
+        assert not open_log(lying).is_sealed(0)
+    assert lying.times == 0
+
+
 def test_a_missing_chain_is_named(store):
     for _ in range(3):
         open_log(store).claim(CLAIM)
