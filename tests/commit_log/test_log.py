@@ -5,7 +5,7 @@ import pytest
 from commit_log.building import CLAIM, commit, content_of, open_log, put, run_batches, start
 from commit_log.stores import Actor, CountingStore, FlakyStore, MemoryStore, PoweredStore, Wrapped
 from onceforall.commit_log import Claimed, CommitLog
-from onceforall.commit_log.chains import entry_key, leading
+from onceforall.commit_log.chains import Chains, entry_key, leading
 from onceforall.errors import (
     CommitLogError,
     ConfigurationError,
@@ -510,6 +510,24 @@ def test_a_missing_entry_is_named_with_its_file(store, index):
             CorruptEntryError, match=rf"0{index}\.json is missing.*Restore it from a backup"
         ):
             call()
+
+
+@pytest.mark.parametrize("batches", [[], [0], [0, 1, 2]])
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_a_chain_is_read_from_its_last_commit_on_and_each_entry_once(store, batches, hidden):
+    """Also where the listing lags."""
+    run_batches(store, batches)
+
+    class Lags(Wrapped):
+        def list(self, folder):
+            found = sorted(super().list(folder))
+            return found[: len(found) - hidden]
+
+    found = Chains(Lags(store)).since_last_commit(0)
+    last = 2 * len(batches)
+    assert [index for index, _ in found] == list(range(found[0][0], last + 1))
+    assert found[0][0] <= max(0, last - 1)
+    assert isinstance(found[-1][1], Done if batches else Claim)
 
 
 class ListsPhantoms(Wrapped):
