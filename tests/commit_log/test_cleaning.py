@@ -124,6 +124,29 @@ def test_the_done_of_a_deleted_commit_goes_too_though_a_later_run_wrote_it(store
     assert start(store)[2] == history
 
 
+def test_the_done_of_a_kept_commit_stays_though_a_later_run_wrote_it(store):
+    log, generation, _ = start(store)
+    for batch in range(10):
+        log.append(generation, commit(batch))
+        if batch < 9:
+            log.append(generation, Done(batch))
+    recovering, above, _ = start(store)
+    recovering.append(above, Done(9))
+    run_batches(store, [10])
+    cleaner, newest, _ = start(store, retain_commits=6)
+    assert cleaner.clean(newest) > 0
+    kept = [entry.batch for _, entry in cleaner.entries(0) if isinstance(entry, Commit)]
+    assert kept[-1] == 9
+    assert 0 < kept[0]
+    dones = [
+        entry.batch
+        for generation in (0, above, newest - 1)
+        for _, entry in cleaner.entries(generation)
+        if isinstance(entry, Done)
+    ]
+    assert {*kept, 10} <= set(dones)
+
+
 def test_nothing_is_deleted_in_or_above_our_own_generation(store):
     log, generation = run_batches(store, range(5), retain_commits=1)
     assert log.clean(generation) == 0
