@@ -321,6 +321,24 @@ def test_a_local_place_names_no_host():
         binding.log_location("file://host/log")
 
 
+@pytest.mark.parametrize("end", ["?a", "#b", "?a#b"])
+def test_a_local_url_with_a_query_or_a_fragment_names_no_folder(end):
+    """Hadoop takes these characters for a part of the name, and Java's URLs don't."""
+    with pytest.raises(OptionError, match="names no folder") as raised:
+        binding.log_location(f"file:/logs/ads{end}")
+    assert "file:/logs/ads" in str(raised.value)
+    assert binding.log_location(f"/logs/ads{end}").startswith("file:///logs/ads%")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("logs/ads", "logs/ads"), ("file://host/log", "file://host/log")]
+)
+def test_a_place_that_is_refused_is_named(text, named):
+    with pytest.raises(OptionError) as raised:
+        binding.log_location(text, "file:///default")
+    assert f"onceforall.commitLog={named}" in str(raised.value)
+
+
 def test_a_place_is_the_same_however_it_is_written(tmp_path):
     path = tmp_path / "a b"
     expected = path.as_uri()

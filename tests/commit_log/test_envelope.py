@@ -8,8 +8,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commit_log.building import NOON, commit, content_of
-from onceforall.commit_log.envelope import Envelope, _canonical, _checksum, decode, encode
+from onceforall.commit_log.envelope import (
+    DETACHED,
+    FORMAT,
+    MOVED,
+    Envelope,
+    _canonical,
+    _checksum,
+    decode,
+    decode_fields,
+    encode,
+    encode_detached,
+    encode_moved,
+)
 from onceforall.errors import (
+    CheckpointMismatchError,
     CommitLogError,
     ConfigurationError,
     CorruptEntryError,
@@ -20,6 +33,27 @@ from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal
 
 FIXTURES = Path(__file__).parent / "fixtures"
 WHERE = "/log/chains/00000003/00000007.json"
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "body"),
+    [
+        (encode_detached(nonce="n", generation=3, index=7), DETACHED, {}),
+        (encode_moved("/to", nonce="n", generation=3, index=7), MOVED, {"location": "/to"}),
+        (
+            encode_moved("/to", nonce="n", generation=3, index=7, checkpoint="/cp"),
+            MOVED,
+            {"location": "/to", "checkpoint": "/cp"},
+        ),
+    ],
+)
+def test_what_ends_a_log_has_the_fields_of_an_entry(made, kind, body):
+    fields = decode_fields(made, WHERE)
+    assert fields == {
+        "onceforall": FORMAT, "kind": kind, "generation": 3, "index": 7, "nonce": "n", "body": body,
+        "checksum": fields["checksum"],
+    }  # fmt: skip
+
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=4),
@@ -169,12 +203,48 @@ def test_a_newer_format_is_recognised_even_if_it_takes_another_checksum():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"body": {}}, {"body": []}, {"body": {"batch": "x"}}, {"generation": "3"}, {"index": None}],
+    ("changes", "why"),
+    [
+        ({"body": {}}, "its body is not that of a DONE entry"),
+        ({"body": {"batch": "x"}}, "its body is not that of a DONE entry"),
+        ({"body": []}, "it lacks the fields of an entry"),
+        ({"generation": "3"}, "it lacks the fields of an entry"),
+        ({"index": None}, "it lacks the fields of an entry"),
+        ({"index": 7.0}, "it lacks the fields of an entry"),
+    ],
 )
-def test_a_body_that_is_none_is_foreign(changes):
-    with pytest.raises(ForeignEntryError, match="00000007"):
+def test_a_body_that_is_none_is_foreign(changes, why):
+    with pytest.raises(ForeignEntryError, match=f"00000007.*{why}"):
         read(rewritten(content_of(Done(5), 3, 7), **changes))
+
+
+def test_an_entry_that_could_not_be_read_back_is_not_written():
+    with pytest.raises(ConfigurationError, match=r"COMMIT entry cannot be written.*the new entry"):
+        content_of(Commit("x", (), {}), 3, 7)
+
+
+@pytest.mark.parametrize("entry", [Done(5), Seal(None, None, done=False)])
+def test_only_a_commit_is_packed_whatever_the_format_says(entry):
+    assert read(rewritten(content_of(entry, 3, 7), onceforall=2)).entry == entry
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (encode_detached(nonce="n", generation=3, index=7), "is being made a plain query's"),
+        (
+            encode_moved("/to", nonce="n", generation=3, index=7),
+            "this commit log was moved to /to,",
+        ),
+        (
+            encode_moved("/to", nonce="n", generation=3, index=7, checkpoint="/cp"),
+            "this checkpoint was moved to /cp,",
+        ),
+    ],
+)
+def test_the_end_of_a_log_says_where_it_went(content, said):
+    with pytest.raises(CheckpointMismatchError, match=f"00000007.*{said}"):
+        read(content)
 
 
 def test_fields_that_this_release_does_not_know_are_tolerated_and_under_the_checksum():
