@@ -367,6 +367,44 @@ def test_a_floor_that_was_only_read_is_durable_before_anything_rests_on_it(rests
     actor.kill()
 
 
+@pytest.mark.parametrize("generation", [0, 4, 5])
+def test_a_floor_that_is_there_is_not_raised_again(store, generation):
+    log = open_log(store)
+    log._floors.raise_to(5)
+    before = dict(store.contents)
+    log._floors.raise_to(generation)
+    assert store.contents == before
+    log._floors.raise_to(6)
+    assert len(floors(store)) == 2
+
+
+def test_what_was_dropped_is_not_looked_for_again(store):
+    counting = CountingStore(store)
+    log = open_log(counting)
+    log._floors.raise_to(5)
+    log._floors.drop()
+    counting.take()
+    log._floors.drop()
+    assert counting.take() == {"read": 2}
+    log._floors.raise_to(6)
+    log._floors.drop()
+    assert counting.take()["list"] > 0
+
+
+def test_a_look_at_a_log_whose_chains_below_the_floor_are_gone_and_none_decides_tells_of_damage(
+    store,
+):
+    """Below a floor something was decided, and the seal above it says so."""
+    lives(store, range(4))
+    oldest = open_log(store).oldest_generation()
+    assert oldest > 1
+    for key in list(store.contents):
+        if key.startswith("chains/") and not key.endswith("/00000000.json"):
+            del store.contents[key]
+    with pytest.raises(CorruptEntryError):
+        open_log(store).look()
+
+
 @pytest.mark.parametrize("keep_each", [64], indirect=True)
 def test_the_newest_floor_is_found_with_few_reads_whatever_was_deleted(store):
     for number in range(500):
