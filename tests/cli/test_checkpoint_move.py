@@ -48,6 +48,9 @@ class Whole(Checkpoint):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
+    def pointers(self):
+        return [json.loads(file.read_text()) for file in sorted((self.home / "pointer").iterdir())]
+
     def files(self):
         return {
             str(file.relative_to(self.path)): file.read_bytes()
@@ -382,6 +385,34 @@ def test_a_move_of_a_query_that_was_detached_and_taken_back_since_begins_in_an_e
             old.start()
     assert kill_at > 20
     assert refused > 15
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_move_of_a_log_of_an_earlier_release_is_finished_though_the_log_got_an_id_since(
+    tmp_path, monkeypatch, moved
+):
+    """Such a log has no pointer, and so no id."""
+    finished = 0
+    for kill_at in range(3, 40, 6):
+        old = Whole(tmp_path / str(kill_at))
+        old.live(0)
+        shutil.rmtree(old.home / "pointer")
+        new = at(tmp_path / str(kill_at) / "new")
+        with monkeypatch.context() as patched:
+            Killing(patched, kill_at)
+            with pytest.raises(KilledError):
+                old.move(new.path)
+        try:
+            if moved:
+                moving.move_log(str(old.path), str(tmp_path / str(kill_at) / "logs"))
+            old.live(1)
+        except CheckpointMismatchError:
+            break
+        old.move(new.path)
+        assert new.start()[2].decided.commit.batch == 1
+        assert all(pointer["id"] for pointer in new.pointers() if "moving" not in pointer)
+        finished += 1
+    assert finished > 3
 
 
 @pytest.mark.s3

@@ -1,6 +1,7 @@
 """What a run does when it ends: sweeps of its own generation only when Spark can't call for
 another batch, and no error that ends the others."""
 
+import json
 import pickle
 import signal
 import threading
@@ -84,16 +85,31 @@ def test_a_run_sweeps_its_own_generation_only_when_no_batch_can_come(alive, left
     assert sweeper_of(run_of(Execution(alive), leftovers)).last_sweeps() == due
 
 
-def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
-    class Writer:
-        asked = 0
+class CannotDelete:
+    """A writer whose kept rows stay."""
 
-        def forget_aborted(self):
-            self.asked += 1
-            raise PermissionError("rows")
+    asked = 0
 
+    def forget_aborted(self):
+        self.asked += 1
+        raise PermissionError("rows")
+
+
+@pytest.mark.parametrize(("query", "asked"), [("query", 1), ("another", 0), (None, 0)])
+def test_kept_rows_in_a_folder_that_another_query_has_by_now_are_that_ones(tmp_path, query, asked):
+    """Generation and batch begin anew with it, and rows are kept by these."""
     run = run_of(Execution(False), {})
-    run._writer = Writer()
+    run._checkpoint, run._writer = tmp_path, CannotDelete()
+    if query is not None:
+        (tmp_path / "metadata").write_text(json.dumps({"id": query}))
+    run._forget_aborted()
+    assert run._writer.asked == asked
+
+
+def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch, tmp_path):
+    run = run_of(Execution(False), {})
+    run._checkpoint, run._writer = tmp_path, CannotDelete()
+    (tmp_path / "metadata").write_text('{"id":"query"}')
     sweeps = sweeper_of(run)
     swept = []
     monkeypatch.setattr(sweeps, "sweep_all", swept.append)
@@ -212,6 +228,8 @@ def test_a_frame_that_spark_cannot_resolve_poisons_the_batch_though_the_function
     ("committed", "planned", "error", "words"),
     [
         ([0, 1, 2, 3], [3], FencedError, "asks for batch 2, but its own commit log has batch 3 by"),
+        # Purged between two looks.
+        ([0, 1, 2, 3], [5, 6], FencedError, "asks for batch 2, but its own commit log has batch 3"),
         ([0, 1, 2, 3], [1], CheckpointMismatchError, "offsets/2 can't be read"),
         ([0, 1], [1], CheckpointMismatchError, "offsets/2 can't be read"),
         ([], [], CheckpointMismatchError, "offsets/2 can't be read"),

@@ -248,8 +248,8 @@ def expect_move(home: Store, bound: BoundLog, source: str) -> None:
         CheckpointMismatchError: something else lies there, or what an earlier try has left of
             another log of that checkpoint.
     """
-    log_id = bound.id or uuid.uuid4().hex
-    answer = _create(home, _Pointer(0, log_id, None, bound.first_generation, moving=source))
+    # A log of an earlier release has no id, and may get one before this command is repeated.
+    answer = _create(home, _Pointer(0, bound.id, None, bound.first_generation, moving=source))
     if not isinstance(answer, AlreadyExists):
         return
     pointer = _newest_pointer(home)
@@ -257,7 +257,7 @@ def expect_move(home: Store, bound: BoundLog, source: str) -> None:
         raise CheckpointMismatchError(
             f"{home.describe('')} has a commit log already. Name an empty folder."
         )
-    same = pointer.id == bound.id or not bound.id
+    same = pointer.id == bound.id or not pointer.id
     if not same or pointer.first_generation != bound.first_generation:
         raise CheckpointMismatchError(
             f"{_checkpoint_of(home)} has parts of the checkpoint {source} from an earlier try to "
@@ -584,7 +584,7 @@ def _next(pointer: _Pointer | None, bound: BoundLog) -> _Pointer:
     return replace(
         pointer,
         number=pointer.number + 1,
-        id=bound.id or pointer.id,
+        id=bound.id or pointer.id or uuid.uuid4().hex,
         first_generation=bound.first_generation,
     )
 

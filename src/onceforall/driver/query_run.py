@@ -530,7 +530,11 @@ class QueryRun:
 
     def _forget_aborted(self) -> None:
         try:
-            if self._writer is not None:
+            # A new query may have begun in the same folder: its rows have the same places.
+            if (
+                self._writer is not None
+                and spark_checkpoint.query_id(self._checkpoint) == self._query_id
+            ):
                 self._writer.forget_aborted()
         except Exception as error:  # noqa: BLE001  rows that stay cost space only, and the sweeps must go on
             logger.warning(

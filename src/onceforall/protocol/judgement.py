@@ -137,14 +137,16 @@ def _judge_committed(
             "query again, once.",
         )
     why = (
-        "its offset log doesn't have that batch"
+        "its offset log doesn't have that batch: the parts of the checkpoint are of different times"
         if unplanned
-        else "that batch is not decided in the commit log of onceforall"
+        else "that batch is not decided in the commit log of onceforall: the parts of the "
+        "checkpoint are of different times, or a query without onceforall runs on it (stop that "
+        "one)"
     )
     return Refusal(
         CheckpointMismatchError,
         f"Spark asks for batch {batch}, but its own commit log has batch {spark_committed} "
-        f"already, and {why}: the parts of the checkpoint are of different times. {REMEDY}",
+        f"already, and {why}. {REMEDY}",
     )
 
 

@@ -78,12 +78,10 @@ def known_plan_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
 
 
 def is_planned(checkpoint: AnyPath, batch: int) -> bool:
-    """Tell whether Spark's offset log has a batch."""
-    try:
-        (checkpoint / "offsets" / str(batch)).read_bytes()
-    except FileNotFoundError:
-        return False
-    return True
+    """Tell whether Spark's offset log has a batch, or a newer one: a run that goes on deletes old
+    plans, and may do so meanwhile.
+    """
+    return last_planned(checkpoint) >= batch
 
 
 def last_committed(checkpoint: AnyPath) -> int:
