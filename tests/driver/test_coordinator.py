@@ -25,6 +25,7 @@ from onceforall.errors import (
     InDoubtError,
     OutcomeUnknownError,
     OvertakenError,
+    QueryStoppedError,
     RefusedRecordError,
     SinkUnavailableError,
     TransactionLostError,
@@ -938,6 +939,17 @@ def test_an_attempt_that_failed_waits_for_no_store_before_its_sinks_are_aborted_
     )
     assert any("whether a newer run has taken over is not known" in line for line in lines)
     assert any("the attempt is aborted: ValueError: of its own" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(ValueError("no"), "WARNING"), (QueryStoppedError("asked to"), "INFO")]
+)
+def test_why_an_attempt_is_aborted_is_no_warning_where_somebody_asked_for_it(error, level, caplog):
+    caplog.set_level(logging.INFO)
+    with pytest.raises((AttemptFailedError, QueryStoppedError)):
+        Query().batch(0, FakeWriter(error, a=("t0",)))
+    (record,) = [each for each in caplog.records if "the attempt is aborted" in each.getMessage()]
+    assert record.levelname == level
 
 
 def test_the_kept_rows_of_an_aborted_attempt_are_deleted():

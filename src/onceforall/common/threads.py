@@ -18,6 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 GIVEN_UP_S = 1.0
+"""How long something is still waited for from the moment at which it is given up."""
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread:

@@ -14,6 +14,7 @@ the writing of a batch are handed in, so that a simulator can drive the very sam
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,14 @@ from typing import Any, Protocol, TypeVar
 
 from onceforall.common import clock, logs
 from onceforall.common.threads import Threads, start_thread
-from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError, described, text_of
+from onceforall.errors import (
+    BatchTooSlowError,
+    FencedError,
+    OnceForAllError,
+    QueryStoppedError,
+    described,
+    text_of,
+)
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
@@ -424,7 +432,9 @@ class Coordinator:
     def _abort(self, decision: do.AbortAttempt) -> saw.Event:
         writer = self._writer
         if self._cause is not None:
-            logger.warning("the attempt is aborted: %s", described(self._cause))
+            # What follows may take a while, and only then is the error told.
+            level = logging.INFO if isinstance(self._cause, QueryStoppedError) else logging.WARNING
+            logger.log(level, "the attempt is aborted: %s", described(self._cause))
         if writer is not None:
             self._best_effort("waiting for the tasks of the aborted attempt", writer.wait_for_tasks)
 
