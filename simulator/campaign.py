@@ -38,6 +38,10 @@ CHUNK = 500
 FAULTS = 5
 """A schedule with fewer faults does not count."""
 
+ENOUGH_VIOLATIONS = 1000
+"""A campaign ends with so many: where each schedule fails, none counts, and it would go on for
+ever."""
+
 _KEPT_VIOLATIONS = 100
 
 
@@ -178,8 +182,8 @@ class Campaign:
         return self.tally.schedules >= self.plan.schedules
 
     def run(self) -> dict[str, Any]:
-        """Play until all is played, or the time is over; return the results, which also are in
-        ``results.json``.
+        """Play until all is played, or the time is over, or so many have failed that no more are
+        needed; return the results, which also are in ``results.json``.
         """
         deadline = None if self.plan.minutes is None else self._started + 60 * self.plan.minutes
         chunks = self._chunks()
@@ -188,7 +192,11 @@ class Campaign:
         with ProcessPoolExecutor(self.plan.workers, mp_context=context) as pool:
             running: dict[Future[Tally], int] = {}
             shown = 0.0
-            while not self.is_complete and (deadline is None or time.monotonic() < deadline):
+            while (
+                not self.is_complete
+                and len(self.tally.violations) < ENOUGH_VIOLATIONS
+                and (deadline is None or time.monotonic() < deadline)
+            ):
                 while len(running) < self.plan.workers + 1:
                     chunk = next(chunks)
                     running[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from onceforall.commit_log import CommitLog
@@ -19,6 +20,9 @@ from onceforall.protocol.transitions import redo as redo_rows
 from simulator.kafka import SimulatedKafkaSink
 from simulator.staged import Database, Files, StagedSystem
 from simulator.systems import QUERY
+
+NO_PROGRAM = re.compile(r"came to (Type|Name|Attribute|Import)Error\b")
+"""What a violation says whose cause is a guard that no longer fits the code that it stands for."""
 
 
 def _row(patch, phase, event, apply, *to):
@@ -153,7 +157,7 @@ def a_batch_is_written_without_waiting_for_done(patch):
 
 
 def a_decided_batch_is_written_again(patch):
-    patch.setattr(write, "judge", lambda request, history, spark_committed: write.Verdict.WRITE)
+    patch.setattr(write, "judge", lambda *_, **__: write.Verdict.WRITE)
 
 
 def a_fenced_append_counts_as_done(patch):

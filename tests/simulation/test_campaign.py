@@ -95,7 +95,8 @@ def test_a_violation_is_shown_with_its_seed_and_fails_the_campaign(
     assert main(["--schedules", "10", "--workers", "1", "--folder", str(tmp_path)]) == 1
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["violations"] > 0
-    seed = results["violating_seeds"][0]["seed"]
+    seed, message = (results["violating_seeds"][0][name] for name in ("seed", "message"))
+    assert "becomes visible twice" in message, "the guard is broken, and not the program"
     assert f"VIOLATION, seed {seed}" in capsys.readouterr().out
     assert main(["--replay", str(seed)]) == 1
     shown = capsys.readouterr().out
@@ -111,6 +112,21 @@ def test_an_error_of_the_simulator_itself_does_not_pass(monkeypatch):
     tally = play(0, 3)
     assert tally.schedules == 0
     assert len(tally.violations) == 3
+
+
+def test_a_campaign_of_which_nothing_can_be_played_ends_and_fails(
+    tmp_path, small, in_this_process, monkeypatch
+):
+    def broken(*_, **__):
+        raise TypeError("a guard takes one more argument")
+
+    monkeypatch.setattr(campaign, "explore", broken)
+    monkeypatch.setattr(campaign, "ENOUGH_VIOLATIONS", 12)
+    assert main(["--schedules", "1000", "--workers", "1", "--folder", str(tmp_path)]) == 1
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["schedules"] == 0
+    assert results["violations"] >= 12
+    assert not results["complete"]
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,7 @@ def test_a_planted_bug_is_found_and_its_trace_replays(name, monkeypatch):
     getattr(mutants, name)(monkeypatch)
     result = explore(PLANTED[name])
     assert result.violation
+    assert not mutants.NO_PROGRAM.search(result.violation), "it breaks no guard but the program"
     assert not result.exhausted
     assert len(result.story) == len(result.trace)
     with pytest.raises(Violation) as replayed:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from simulation.mutants import MUTANTS
+from simulation.mutants import MUTANTS, NO_PROGRAM
 from simulator import Options, Simulation, Violation, endings_of, explore, first_violation
 from simulator.explorer import quiet
 from support.pages import ROOT
@@ -148,7 +148,9 @@ def test_a_violation_is_found_again_by_its_seed(monkeypatch):
 @pytest.mark.parametrize("break_a_guard", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_guard_is_found(break_a_guard, monkeypatch):
     break_a_guard(monkeypatch)
-    assert first_violation(3000, **getattr(break_a_guard, "options", {})) is not None
+    violation = first_violation(3000, **getattr(break_a_guard, "options", {}))
+    assert violation is not None
+    assert not NO_PROGRAM.search(str(violation)), "it breaks no guard but the program"
 
 
 @pytest.mark.parametrize("durable", [False, True])
