@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mutants import nursery
 from mutants.catalogue import ROOT, SOURCE, Mutant
+from mutants.forked_pytest import forker
 
 CAUGHT, SURVIVED, BROKEN = "caught", "survived", "broken"
 
@@ -219,7 +219,7 @@ def _pytest(
     command += ["-p", "mutants.recording", "-p", "mutants.servers", "-p", "no:cacheprovider"]
     command += [f"--timeout={timeout_s}", "--hypothesis-seed=0"]
     command += [*(["-x"] if stop else []), *arguments]
-    code = nursery.one().start(command, ROOT, environment, output).wait(limit_s + _GRACE_S)
+    code = forker().start(command, ROOT, environment, output).wait(limit_s + _GRACE_S)
     entries = (
         [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
     )

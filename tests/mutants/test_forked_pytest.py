@@ -1,14 +1,21 @@
 """The process that starts pytest for each bug: a run is as one of a fresh ``python -m pytest``."""
 
 import os
-import time
 
 import psutil
 import pytest
 
-from mutants import nursery
+from mutants.forked_pytest import Forker, forker
+from support.waiting import until
 
 LIMIT_S = 60
+
+
+def is_over(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.fixture
@@ -20,7 +27,7 @@ def run(tmp_path):
         arguments = ["-c", os.devnull, "--rootdir", str(folder), "-p", "no:cacheprovider", name]
         output = folder / "output.txt"
         given = {"PATH": os.environ["PATH"], **environment}
-        return nursery.one().start(arguments, folder, given, output), output
+        return forker().start(arguments, folder, given, output), output
 
     return start
 
@@ -79,20 +86,15 @@ def test_what_takes_too_long_is_killed_with_all_that_it_started(run, tmp_path):
         f"    Path({str(child)!r}).write_text(str(process.pid))\n"
         "    time.sleep(600)\n"
     )
-    until = time.monotonic() + LIMIT_S
-    while not (child.exists() and child.read_text()) and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: child.exists() and child.read_text(), LIMIT_S, "the test's own child")
     assert started.wait(0) is None
     assert not psutil.pid_exists(started.started.result())
     pid = int(child.read_text())
-    until = time.monotonic() + LIMIT_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: is_over(pid), LIMIT_S, "the end of the test's own child")
 
 
 def test_where_the_process_has_ended_a_run_says_so(tmp_path):
-    own = nursery.Nursery()
+    own = Forker()
     (tmp_path / "test_one.py").write_text("import time\n\ndef test_it():\n    time.sleep(600)\n")
     arguments = ["-c", os.devnull, "--rootdir", str(tmp_path), "test_one.py"]
     run = own.start(arguments, tmp_path, {"PATH": os.environ["PATH"]}, tmp_path / "output.txt")

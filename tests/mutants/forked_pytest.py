@@ -32,7 +32,7 @@ _ARGUMENTS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 """pytest would have loaded some of it by its own way, to explain a failed ``assert`` in it."""
 
 
-class Nursery:
+class Forker:
     """The process that the runs are children of.
 
     Its methods may be called from any thread. ``close`` ends it; runs that are under way go on.
@@ -145,15 +145,15 @@ class Run:
                 self.ended.result()
 
 
-_ONE: list[Nursery] = []
+_ONE: list[Forker] = []
 _MAKING = threading.Lock()
 
 
-def one() -> Nursery:
-    """Return the nursery of this process; it ends with it."""
+def forker() -> Forker:
+    """Return the one of this process; it ends with it."""
     with _MAKING:
         if not _ONE:
-            _ONE.append(Nursery())
+            _ONE.append(Forker())
             atexit.register(_ONE[0].close)
         return _ONE[0]
 
