@@ -142,8 +142,9 @@ class Resources:
         batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed
             any more.
         now_ms: the clock of ``Prepared.began_ms``; it goes on while the machine is suspended.
-        within: does what may wait for the log's store, for so many seconds at most, and only as
-            long as the query isn't asked to stop; TimeoutError when there is no answer by then.
+        within: does what may wait for the log's store, for so many seconds at most, and not much
+            longer than until the query is asked to stop; TimeoutError when there is no answer by
+            then.
     """
 
     log: Log
