@@ -411,62 +411,40 @@ def test_a_sink_that_did_not_commit_until_the_stop_is_told_with_its_own_words(gi
     assert ("The query was stopped" in told) == (gives_up_after_s is None)
 
 
-def test_what_a_sink_said_last_of_this_batch_is_told_and_nothing_of_an_earlier_one(caplog):
-    stop = []
+class SaysNo(FakeSink):
+    """At each call but one, with its number; at one of them the query is asked to stop."""
 
-    class Refuses(FakeSink):
-        def commit(self, permit, committables):
-            super().commit(permit, committables)
-            calls = len(self.of("commit"))
-            if calls in {2, 5}:
-                stop.extend([True] * (calls == 5))
-                return CommitReport(completed=tuple(committables))
-            if calls == 4:
-                stop.append(True)
-            raise SinkUnavailableError(f"no {calls}")
+    def __init__(self, stops_at, completes_at=None):
+        super().__init__()
+        self.stops_at, self.completes_at, self.stop = stops_at, completes_at, []
 
-    query = Query(sinks={"a": Refuses()}, stop=lambda: bool(stop))
-    query.batch(0)
-    with pytest.raises(InDoubtError) as caught:
-        query.batch(1)
-    assert str(caught.value).endswith("a said last: no 3")
-    assert "batch 0 is decided; its commit on sink a is tried again: no 1" in caplog.text
+    def commit(self, permit, committables):
+        super().commit(permit, committables)
+        call = len(self.of("commit"))
+        if call == self.completes_at:
+            return CommitReport(completed=tuple(committables))
+        if call == self.stops_at:
+            self.stop.append(True)
+        raise SinkUnavailableError(f"no {call}")
 
 
-def test_what_a_sink_says_behind_a_stop_is_told_where_it_has_said_nothing_else_of_the_batch():
-    stop = []
-
-    class Refuses(FakeSink):
-        def commit(self, permit, committables):
-            super().commit(permit, committables)
-            calls = len(self.of("commit"))
-            if calls == 2:
-                return CommitReport(completed=tuple(committables))
-            stop.extend([True] * (calls == 3))
-            raise SinkUnavailableError(f"no {calls}")
-
-    query = Query(sinks={"a": Refuses()}, stop=lambda: bool(stop))
-    query.batch(0)
-    with pytest.raises(InDoubtError) as caught:
-        query.batch(1)
-    assert str(caught.value).endswith("a said last: no 3")
-
-
-def test_a_sink_that_says_something_else_each_time_is_told_by_the_last():
-    stop = []
-
-    class Refuses(FakeSink):
-        def commit(self, permit, committables):
-            super().commit(permit, committables)
-            calls = len(self.of("commit"))
-            if calls == 3:
-                stop.append(True)
-            raise SinkUnavailableError(f"no {calls}")
-
-    query = Query(sinks={"a": Refuses()}, stop=lambda: bool(stop))
-    with pytest.raises(InDoubtError) as caught:
+@pytest.mark.parametrize(
+    ("stops_at", "completes_at", "said"),
+    [
+        pytest.param(3, None, "no 2", id="the last of several"),
+        pytest.param(4, 2, "no 3", id="nothing of an earlier batch"),
+        pytest.param(3, 2, "no 3", id="what it says behind the stop, where it said nothing else"),
+    ],
+)
+def test_what_a_sink_said_last_of_this_batch_is_told(stops_at, completes_at, said, caplog):
+    sink = SaysNo(stops_at, completes_at)
+    query = Query(sinks={"a": sink}, stop=lambda: bool(sink.stop))
+    if completes_at is not None:
         query.batch(0)
-    assert str(caught.value).endswith("a said last: no 2")
+    with pytest.raises(InDoubtError) as caught:
+        query.batch(0 if completes_at is None else 1)
+    assert str(caught.value).endswith(f"a said last: {said}")
+    assert "batch 0 is decided; its commit on sink a is tried again: no 1" in caplog.text
 
 
 def test_a_stop_while_a_sink_is_away_is_in_doubt_and_the_next_start_completes():

@@ -63,7 +63,6 @@ def test_many_executors_are_not_all_named(there, named):
     text = complaint([answer("1.1", host=f"worker-{i}") for i in range(there)], NEEDED, "1.2")
     assert text.count("has onceforall 1.1, and the driver has 1.2") == named
     assert (f"So it is with {there - 3} others." in text) == (there > 3)
-    assert "others" not in text or there > 3
     assert "pip install 'onceforall[kafka,postgres]==1.2' 'redis>=5';" in text
 
 

@@ -77,8 +77,6 @@ def test_what_sinks_have_said_stands_last_and_of_those_alone_that_are_waited_for
 
 
 def test_each_text_is_tried_here():
-    tried = {text.split(" ")[0] for text, _ in TEXTS}
-    assert tried
     made = [
         name
         for name, function in inspect.getmembers(messages, inspect.isfunction)
