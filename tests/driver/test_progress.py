@@ -43,10 +43,11 @@ def test_the_last_batch_of_a_run_is_its_progress_and_old_runs_are_forgotten(monk
 
 def test_a_run_that_goes_on_stays_known_beside_newer_ones(monkeypatch):
     monkeypatch.setattr(progress, "_last", type(progress._last)())
-    for number in range(2 * progress.KEPT_RUNS):
-        progress.tell(batch_of(f"run-{number}"))
-        progress.tell(batch_of("long", number))
-    assert ofa.progress_of(SimpleNamespace(runId="long")).batch == 2 * progress.KEPT_RUNS - 1
+    for batch in range(3):
+        progress.tell(batch_of("long", batch))
+        for number in range(progress.KEPT_RUNS - 1):
+            progress.tell(batch_of(f"run-{batch}-{number}"))
+        assert ofa.progress_of(SimpleNamespace(runId="long")).batch == batch
 
 
 @pytest.mark.parametrize(

@@ -132,11 +132,19 @@ def test_a_run_that_has_ended_sweeps_its_own_generation_and_not_before(monkeypat
 
 
 def test_a_sweeper_that_is_closed_ends_at_once(monkeypatch):
+    waits = threading.Event()
+
+    class Changed(threading.Event):
+        def wait(self, timeout=None):
+            waits.set()
+            return super().wait(timeout)
+
     sweeps = sweeper_of(run_of(Execution(True), {}))
-    sweeps._clean = lambda: None
+    sweeps._clean, sweeps._changed = (lambda: None), Changed()
     monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (600,))
     thread = threading.Thread(target=sweeps.until_the_end, daemon=True)
     thread.start()
+    assert waits.wait(20)
     sweeps.close()
     thread.join(20)
     assert not thread.is_alive()
