@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceforall.protocol.names import TransactionName, sink_code
+from onceforall.protocol.names import TransactionName, parse_name, sink_code
 from onceforall.protocol.sweeping import Sweep
 
 OLDER = Sweep("query", "a", 5, spared=frozenset({"spared"}))
@@ -69,15 +71,23 @@ def test_the_rule_in_one_sentence(own, query, sink, generation, name):
     assert covered == (query == "query" and name != "spared" and nobody_can_decide_it)
 
 
-UUIDS = {"query": "6f1c2d3e-0000-4000-8000-00000000000a", "other": "6f1c2d3e-0000-4000-8000-0b"}
+UUIDS = {
+    "query": "6f1c2d3e-0000-4000-8000-00000000000a",
+    "other": "6f1c2d3e-0000-4000-8000-00000000000b",
+}
 
 
-@given(st.booleans(), QUERIES, SINKS, st.integers(0, 8), st.booleans())
-def test_of_a_name_alone_the_same_is_known(own, query, sink, generation, spared):
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("query", UUIDS)
+@pytest.mark.parametrize("sink", ["a", "b"])
+def test_of_a_name_alone_the_same_is_known(own, query, sink):
     """A name has the code of the sink that opened it."""
-    name = str(TransactionName(UUIDS[query], sink_code(sink), generation, 7, 0, 1, 2, 3))
-    sweep = Sweep(UUIDS["query"], "a", 5, own, frozenset({name} if spared else ()))
-    assert sweep.covers_name(name) == sweep.covers(UUIDS[query], sink, generation, name)
+    for generation, spared in itertools.product(range(9), (True, False)):
+        made = TransactionName(UUIDS[query], sink_code(sink), generation, 7, 0, 1, 2, 3)
+        assert parse_name(str(made)) == made
+        sweep = Sweep(UUIDS["query"], "a", 5, own, frozenset({str(made)} if spared else ()))
+        known = sweep.covers(UUIDS[query], sink, generation, str(made))
+        assert sweep.covers_name(str(made)) == known
 
 
 @pytest.mark.parametrize("name", ["", "x", "ofa.x", "another's-1-2-3"])
