@@ -21,6 +21,7 @@ from onceforall.embedded import (
 from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
+from support.ended_runs import end_sweeps
 from support.pravega import EventStream
 from support.small_spark import small_spark
 from support.versitygw import VersityGateway
@@ -37,6 +38,13 @@ def pytest_collection_modifyitems(items):
         raise pytest.UsageError(
             f"give these tests names (ids=) that are the same in every process: {unsteady}"
         )
+
+
+@pytest.fixture
+def caplog(caplog):
+    """Pytest's own, without lines of queries that earlier tests have ended."""
+    end_sweeps()
+    return caplog
 
 
 @pytest.fixture(scope="session")

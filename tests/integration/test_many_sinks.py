@@ -8,6 +8,7 @@ from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
 import onceforall as ofa
+from onceforall.driver import stopping
 from onceforall.errors import UnsupportedQueryError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import Capabilities
@@ -87,6 +88,18 @@ def test_a_sink_that_is_away_at_recovery_does_not_hold_back_the_others(
     away.fail = None
     run(writer(source.stream(), tmp_path, here, away))
     assert here.seen("value") == away.seen("value") == ["v1", "v2"]
+
+
+def test_an_ended_query_logs_nothing_into_the_records_of_a_later_test(
+    source, make, run, tmp_path, request
+):
+    """Its sweeps go on for a while, and may find that the test has taken its tables away."""
+    source.add(*rows(1))
+    run(writer(source.stream(), tmp_path, make("a")))
+    ended = [run for run in stopping.PROCESS._runs if not run.is_active()]
+    assert ended
+    request.getfixturevalue("caplog")
+    assert not set(ended) & set(stopping.PROCESS._runs)
 
 
 def test_a_restart_gives_the_checks_its_query_id_at_once(source, make, run, tmp_path, monkeypatch):
