@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from commit_log.building import commit, start
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
 from onceforall.errors import (
     CheckpointMismatchError,
     CommitLogError,
@@ -364,11 +364,11 @@ def test_a_checkpoint_that_was_detached_on_a_store_has_no_log_and_its_next_one_b
     home = LocalStore(checkpoint.home)
     assert binding.detached_generation(home) == -1
     first = checkpoint.bind()
-    binding.point_nowhere(home, first, 3)
+    repointing.point_nowhere(home, first, 3)
     assert binding.find(home) is None
     assert binding.pointer_of(home) is None
     assert binding.detached_generation(home) == 3
-    binding.point_nowhere(home, first, 9)
+    repointing.point_nowhere(home, first, 9)
     assert binding.detached_generation(home) == 3, "it is detached already"
     second = checkpoint.bind(first_generation=4)
     assert second.location == home.describe("again-4")
@@ -377,7 +377,7 @@ def test_a_checkpoint_that_was_detached_on_a_store_has_no_log_and_its_next_one_b
     assert binding.pointer_of(home) == (second.id, second.location)
     again = checkpoint.bind()
     assert (again.id, again.location, again.first_generation) == (second.id, second.location, 4)
-    binding.point_nowhere(home, second, 7)
+    repointing.point_nowhere(home, second, 7)
     assert binding.find(home) is None
     assert binding.detached_generation(home) == 7
     assert [each.get("detached") for each in checkpoint.pointers()] == [None, 3, None, 7]
@@ -385,7 +385,7 @@ def test_a_checkpoint_that_was_detached_on_a_store_has_no_log_and_its_next_one_b
 
 def test_a_log_that_was_left_is_not_taken_again_though_its_place_is_named(checkpoint, elsewhere):
     home = LocalStore(checkpoint.home)
-    binding.point_nowhere(home, checkpoint.bind(elsewhere), 3)
+    repointing.point_nowhere(home, checkpoint.bind(elsewhere), 3)
     with pytest.raises(CheckpointMismatchError, match="from which the checkpoint .* was detached"):
         checkpoint.bind(elsewhere, first_generation=4)
     another = elsewhere.with_name("another")

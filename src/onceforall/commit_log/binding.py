@@ -21,21 +21,28 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 from onceforall.commit_log.chains import entry_key, leading
-from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.commit_log.log import CommitLog
-from onceforall.commit_log.store import AlreadyExists, Created, Store, TooLate, keeps_ends
+from onceforall.commit_log.pointers import (
+    BINDING,
+    Pointer,
+    all_pointers,
+    create_pointer,
+    id_at,
+    mark,
+    mark_of,
+    newest_pointer,
+    pointer_key,
+)
+from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
 from onceforall.commit_log.stores.local import LocalStore
 from onceforall.commit_log.stores.locations import is_local, remote_url
 from onceforall.common.arguments import location_shown
 from onceforall.errors import (
     CheckpointMismatchError,
-    ForeignEntryError,
     OptionError,
     UnsupportedQueryError,
 )
@@ -51,10 +58,6 @@ __all__ = [
     "open_log_store",
     "pointer_of",
 ]
-
-_BINDING = "binding.json"
-_POINTER = "POINTER"
-_LOG = "LOG"
 
 
 @dataclass(frozen=True)
@@ -88,20 +91,6 @@ class BoundLog:
             first_generation=self.first_generation,
             keep_ends=self.keep_ends,
         )
-
-
-@dataclass(frozen=True)
-class _Pointer:
-    number: int
-    id: str
-    location: str | None
-    first_generation: int
-    keep_ends: bool = False
-    from_home: bool = False
-    detached: int | None = None
-    """Set where the checkpoint was made a plain query's: the generation that did it."""
-    moving: str | None = None
-    """Set while a checkpoint is moved here: where it comes from."""
 
 
 def log_location(text: str, default_fs: str = "file:///") -> str:
@@ -181,16 +170,16 @@ def find(
             the places and the remedy.
         CommitLogError: a store failed, or a file is damaged.
     """
-    pointer = _newest_pointer(home)
+    pointer = newest_pointer(home)
     if pointer is not None and pointer.detached is not None:
         return None
     if pointer is not None and pointer.moving is not None:
         raise CheckpointMismatchError(
             f"{home.describe('')}: the checkpoint {pointer.moving} is being moved here. Finish it: "
-            f"onceforall checkpoint move {pointer.moving} {_checkpoint_of(home)}"
+            f"onceforall checkpoint move {pointer.moving} {checkpoint_of(home)}"
         )
     first = 0 if pointer is None else pointer.first_generation
-    here = _has_entries(home, first)
+    here = has_entries(home, first)
     if pointer is None and not here:
         return None
     if pointer is None or pointer.location is None:
@@ -223,56 +212,12 @@ def detached_generation(home: Store) -> int:
     """Return the newest generation of all logs from which a checkpoint on a store was detached, or
     -1.
     """
-    return max((each.detached for each in _pointers(home) if each.detached is not None), default=-1)
+    return max(
+        (each.detached for each in all_pointers(home) if each.detached is not None), default=-1
+    )
 
 
-def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
-    """Make a plain query's checkpoint of one on a store, by its next pointer: it has no log from
-    now on. The old one stays where it is, for its seals fence whoever still runs.
-
-    Args:
-        home: the store of its folder ``onceforall/``.
-        bound: its log.
-        generation: the one that the detachment claimed.
-    """
-    pointer = _newest_pointer(home)
-    if pointer is not None and pointer.detached is not None:
-        return
-    _create(home, replace(_next(pointer, bound), detached=generation))
-
-
-def expect_move(home: Store, bound: BoundLog, source: str) -> None:
-    """Mark a place by its first pointer as one to which a checkpoint is being moved.
-
-    Raises:
-        CheckpointMismatchError: something else lies there, or what an earlier try has left of
-            another log of that checkpoint.
-    """
-    # A log of an earlier release has no id, and may get one before this command is repeated.
-    answer = _create(home, _Pointer(0, bound.id, None, bound.first_generation, moving=source))
-    if not isinstance(answer, AlreadyExists):
-        return
-    pointer = _newest_pointer(home)
-    if pointer is None or pointer.moving != source:
-        raise CheckpointMismatchError(
-            f"{home.describe('')} has a commit log already. Name an empty folder."
-        )
-    same = pointer.id == bound.id or not pointer.id
-    if not same or pointer.first_generation != bound.first_generation:
-        raise CheckpointMismatchError(
-            f"{_checkpoint_of(home)} has parts of the checkpoint {source} from an earlier try to "
-            "move it there, with a commit log from which it was detached since. Nothing has run "
-            "there: delete that folder, and repeat the command."
-        )
-
-
-def is_expected(home: Store, source: str) -> bool:
-    """Tell whether that checkpoint is being moved to this place, and isn't there yet."""
-    pointer = _newest_pointer(home)
-    return pointer is not None and pointer.moving == source
-
-
-def _checkpoint_of(home: Store) -> str:
+def checkpoint_of(home: Store) -> str:
     return home.describe("").rpartition("/")[0]
 
 
@@ -280,7 +225,7 @@ def pointer_of(home: Store) -> tuple[str, str | None] | None:
     """Return id and location of a home's newest pointer, without looking whether there is a log;
     None: it has none, or was detached on a store since.
     """
-    pointer = _newest_pointer(home)
+    pointer = newest_pointer(home)
     return (
         None if pointer is None or pointer.detached is not None else (pointer.id, pointer.location)
     )
@@ -288,7 +233,7 @@ def pointer_of(home: Store) -> tuple[str, str | None] | None:
 
 def bound_id(location: str, open_store: Callable[[str], Store] = open_log_store) -> str | None:
     """Return the id of the log that lies at a location, or None when there is none."""
-    return _id_of(open_store(location))
+    return id_at(open_store(location))
 
 
 def bind(
@@ -324,7 +269,7 @@ def bind(
         _make_durable(home, bound, open_store)
         return bound
     log_id, number = uuid.uuid4().hex, 0
-    pointers = _pointers(home)
+    pointers = all_pointers(home)
     if pointers:
         # Detached on a store: the old log stays in its place.
         number = len(pointers)
@@ -336,8 +281,8 @@ def bind(
         )
     failpoints.hit("bind.prepared")
     store = home if wanted is None else open_store(wanted)
-    pointer = _Pointer(number, log_id, wanted, first_generation, keep_ends=keeps_ends(store))
-    answer = _create(home, pointer, checkpoint=checkpoint)
+    pointer = Pointer(number, log_id, wanted, first_generation, keep_ends=keeps_ends(store))
+    answer = create_pointer(home, pointer, checkpoint=checkpoint)
     if isinstance(answer, AlreadyExists):
         # Another start was faster; what it has bound is what counts.
         failpoints.hit("bind.lost")
@@ -348,90 +293,14 @@ def bind(
     return BoundLog(store, wanted, log_id, first_generation, keep_ends=pointer.keep_ends)
 
 
-def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
-    """Return the id under which a log is to lie in another place: its own, or what an earlier
-    try has left there for it. The place is marked with it.
-
-    Raises:
-        CheckpointMismatchError: the place holds another log.
-    """
-    content = store.read(_BINDING)
-    if content is None:
-        if _has_entries(store, bound.first_generation) or store.list("chains"):
-            raise CheckpointMismatchError(
-                f"{store.describe('')} holds a commit log that is not this checkpoint's. Name an "
-                "empty folder."
-            )
-        log_id = bound.id or uuid.uuid4().hex
-        answer = store.create(
-            _BINDING, _encode(_LOG, id=log_id, checkpoint=checkpoint, written_at=_now())
-        )
-        content = answer.content if isinstance(answer, AlreadyExists) else store.read(_BINDING)
-        assert content is not None
-    found = _decode(content, _LOG, store.describe(_BINDING))
-    if found["checkpoint"] != checkpoint or (bound.id and found["id"] != bound.id):
-        raise CheckpointMismatchError(
-            f"{store.describe('')} holds the commit log of the checkpoint {found['checkpoint']}, "
-            f"and this one is {checkpoint}. Name an empty folder."
-        )
-    return str(found["id"])
-
-
-def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: Store) -> None:
-    """Make a checkpoint point to where its log was moved, by the next pointer.
-
-    Raises:
-        CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
-    """
-    pointer = _newest_pointer(home)
-    if pointer is not None and pointer.location == location:
-        return
-    found = _next(pointer, bound)
-    answer = _create(
-        home,
-        replace(
-            found,
-            id=log_id,
-            location=location,
-            keep_ends=keeps_ends(store),
-            from_home=found.from_home or bound.location is None,
-        ),
-    )
-    if isinstance(answer, AlreadyExists):
-        newest = _newest_pointer(home)
-        if newest is None or newest.location != location:
-            raise CheckpointMismatchError(
-                f"Another command has moved the log of {home.describe('')} at the same time, to "
-                f"{newest.location if newest else 'nowhere'}. Look which place is right."
-            )
-
-
-def point_home(home: Store, bound: BoundLog, source: str) -> None:
-    """Make a checkpoint that was moved here point to the log in its own home; an earlier try may
-    have done so.
-
-    Raises:
-        CheckpointMismatchError: nothing is being moved here.
-    """
-    pointer = _newest_pointer(home)
-    if pointer is None:
-        raise CheckpointMismatchError(
-            f"{source} was moved to {_checkpoint_of(home)}, and isn't there any more. Put that "
-            "folder back."
-        )
-    if pointer.moving != source:
-        return
-    _create(home, replace(_next(pointer, bound), keep_ends=keeps_ends(home), moving=None))
-
-
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
     """Make what binds checkpoint and log durable: the start that created it may have been killed
     before it could sync it.
     """
     if bound.location is None:
         return
-    number = leading(lambda each: home.read(_pointer_key(each)) is not None) - 1
-    for store, key in ((home, _pointer_key(number)), (open_store(bound.location), _BINDING)):
+    number = leading(lambda each: home.read(pointer_key(each)) is not None) - 1
+    for store, key in ((home, pointer_key(number)), (open_store(bound.location), BINDING)):
         content = store.read(key)
         if content is not None:
             # A create that finds something makes that durable before it answers.
@@ -450,21 +319,16 @@ def _prepare(  # noqa: PLR0917
     id.
     """
     where = store.describe("")
-    content = store.read(_BINDING)
-    if content is None:
-        if _has_entries(store, 0) or store.list("chains"):
+    found = mark_of(store)
+    if found is None:
+        if has_entries(store, 0) or store.list("chains"):
             raise CheckpointMismatchError(
                 f"onceforall.commitLog={wanted}: the folder holds a commit log that is not bound "
                 f"to the checkpoint {checkpoint}; it may be "
                 "another query's. Two queries may not share one. Name an empty folder."
             )
-        answer = store.create(
-            _BINDING, _encode(_LOG, id=uuid.uuid4().hex, checkpoint=checkpoint, written_at=_now())
-        )
+        found = mark(store, uuid.uuid4().hex, checkpoint)
         failpoints.hit("bind.log_marked")
-        content = answer.content if isinstance(answer, AlreadyExists) else store.read(_BINDING)
-        assert content is not None
-    found = _decode(content, _LOG, store.describe(_BINDING))
     if found["id"] in retired:
         raise CheckpointMismatchError(
             f"onceforall.commitLog={wanted}: the folder {where} holds the log from which the "
@@ -491,19 +355,19 @@ def _prepare(  # noqa: PLR0917
 
 def _moved(
     home: Store,
-    pointer: _Pointer,
+    pointer: Pointer,
     wanted: str,
     *,
     adopt: bool,
     dry_run: bool,
     open_store: Callable[[str], Store],
-) -> _Pointer:
+) -> Pointer:
     """Follow a log that was moved on purpose: it must be there, and must be gone from where it
     was.
     """
     both = (
         f"onceforall.commitLog={wanted}, but the checkpoint's pointer "
-        f"{home.describe(_pointer_key(pointer.number))} says that the commit log "
+        f"{home.describe(pointer_key(pointer.number))} says that the commit log "
         f"lies in {pointer.location}"
     )
     assert pointer.location is not None
@@ -512,11 +376,11 @@ def _moved(
             f"{both}. Leave the option out, or name that place. If the log was moved, start once "
             "with onceforall.adoptCheckpoint=true."
         )
-    if _id_of(open_store(wanted)) != pointer.id:
+    if id_at(open_store(wanted)) != pointer.id:
         raise CheckpointMismatchError(
             f"{both}, and what lies in {wanted} is not that log. Move the log there first."
         )
-    if _id_of(open_store(pointer.location)) == pointer.id:
+    if id_at(open_store(pointer.location)) == pointer.id:
         raise CheckpointMismatchError(
             f"{both}, and the log is in both places: it was copied, and nobody can tell which "
             "copy holds the last decision. Keep the one "
@@ -531,7 +395,7 @@ def _moved(
     if dry_run:
         return moved
     failpoints.hit("bind.moving")
-    answer = _create(home, moved)
+    answer = create_pointer(home, moved)
     failpoints.hit("bind.moved")
     if isinstance(answer, AlreadyExists):
         raise CheckpointMismatchError(
@@ -540,13 +404,13 @@ def _moved(
     return moved
 
 
-def _check_bound(home: Store, pointer: _Pointer, store: Store) -> None:
-    found = _id_of(store)
+def _check_bound(home: Store, pointer: Pointer, store: Store) -> None:
+    found = id_at(store)
     if found == pointer.id:
         return
     what = "there is none" if found is None else "what lies there is another log"
     raise CheckpointMismatchError(
-        f"The checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the "
+        f"The checkpoint's pointer {home.describe(pointer_key(pointer.number))} says that the "
         f"commit log lies in {pointer.location}, but {what}. "
         "Mount that volume or put the log back: it holds what was decided, and without it rows "
         "would be lost or doubled. If it was "
@@ -564,99 +428,6 @@ def _already_here(home: Store, wanted: str) -> CheckpointMismatchError:
     )
 
 
-def _has_entries(store: Store, first_generation: int) -> bool:
+def has_entries(store: Store, first_generation: int) -> bool:
     """Every CLAIM stays for ever, so the first one tells."""
     return store.read(entry_key(first_generation, 0)) is not None
-
-
-def _newest_pointer(home: Store) -> _Pointer | None:
-    count = leading(lambda number: home.read(_pointer_key(number)) is not None)
-    return None if count == 0 else _pointer(home, count - 1)
-
-
-def _next(pointer: _Pointer | None, bound: BoundLog) -> _Pointer:
-    """Return what comes behind the newest pointer of a bound checkpoint: it says the same, until
-    ``replace`` says otherwise, but what its log is says the log. A log of an earlier release has
-    none.
-    """
-    if pointer is None:
-        return _Pointer(0, bound.id or uuid.uuid4().hex, bound.location, bound.first_generation)
-    return replace(
-        pointer,
-        number=pointer.number + 1,
-        id=bound.id or pointer.id or uuid.uuid4().hex,
-        first_generation=bound.first_generation,
-    )
-
-
-def _create(home: Store, pointer: _Pointer, **more: str) -> Created | AlreadyExists | TooLate:
-    """Write a pointer with all that it says, so that none of it is lost to its successor."""
-    fields: dict[str, Any] = {
-        name: True for name in ("keep_ends", "from_home") if getattr(pointer, name)
-    }
-    for name in ("detached", "moving"):
-        if getattr(pointer, name) is not None:
-            fields[name] = getattr(pointer, name)
-    return home.create(
-        _pointer_key(pointer.number),
-        _encode(
-            _POINTER,
-            id=pointer.id,
-            location=pointer.location,
-            first_generation=pointer.first_generation,
-            written_at=_now(),
-            **more,
-            **fields,
-        ),
-    )
-
-
-def _pointers(home: Store) -> list[_Pointer]:
-    count = leading(lambda number: home.read(_pointer_key(number)) is not None)
-    return [_pointer(home, number) for number in range(count)]
-
-
-def _pointer(home: Store, number: int) -> _Pointer:
-    key = _pointer_key(number)
-    content = home.read(key)
-    assert content is not None
-    found = _decode(content, _POINTER, home.describe(key))
-    location = found.get("location")
-    location = None if location is None else str(location)
-    return _Pointer(
-        number,
-        str(found["id"]),
-        location,
-        int(found.get("first_generation", 0)),
-        keep_ends=bool(found.get("keep_ends", False)),
-        from_home=bool(found.get("from_home", False)),
-        detached=None if found.get("detached") is None else int(found["detached"]),
-        moving=None if found.get("moving") is None else str(found["moving"]),
-    )
-
-
-def _id_of(store: Store) -> str | None:
-    content = store.read(_BINDING)
-    return None if content is None else str(_decode(content, _LOG, store.describe(_BINDING))["id"])
-
-
-def _pointer_key(number: int) -> str:
-    return f"pointer/{number:08d}.json"
-
-
-def _encode(kind: str, **fields: Any) -> bytes:
-    return encode_fields({"onceforall": FORMAT, "kind": kind, **fields})
-
-
-def _decode(content: bytes, kind: str, where: str) -> dict[str, Any]:
-    fields = decode_fields(content, where)
-    if fields.get("kind") != kind or not isinstance(fields.get("id"), str):
-        raise ForeignEntryError(
-            f"{where} is not what binds a checkpoint and its commit log. Put back the file that "
-            "stood there."
-        )
-    return fields
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

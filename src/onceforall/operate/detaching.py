@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from onceforall.commit_log import CommitLog, Store, binding
+from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.chains import entry_key
 from onceforall.commit_log.creating import Creator
 from onceforall.commit_log.envelope import DETACHED, encode_detached
@@ -584,7 +584,7 @@ def _finish_on_store(
     """
     if moving.ended_by(bound, DETACHED) is None:
         _leave(bound.store, generation, index=2 if completed else 1)
-    binding.point_nowhere(store_at(home), bound, generation)
+    repointing.point_nowhere(store_at(home), bound, generation)
     report.say(
         f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing is "
         "decided there any more. Keep the folder: it stops a run that is still alive, and keeps a "

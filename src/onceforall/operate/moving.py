@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from onceforall.commit_log import CommitLog, Store, binding
+from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.chains import Chains, entry_key, sealed_key
 from onceforall.commit_log.creating import Creator
 from onceforall.commit_log.envelope import MOVED, decode_fields, encode_moved
@@ -104,15 +104,15 @@ def move_log(
         return Moved(location, 0, bound.log().newest_generation() or 0)
     unfinished = moved_before(bound)
     if unfinished is None:
-        log_id = binding.log_id_at(target, bound, str(path))
+        log_id = repointing.log_id_at(target, bound, str(path))
         generation, entries = copy_log(bound, target, path, query_id)
         leave_moved(bound.store, generation, location)
     else:
         if unfinished.checkpoint is not None or unfinished.location != location:
             raise finish_first(path, unfinished)
         generation = unfinished.generation
-        log_id, entries = binding.log_id_at(target, bound, str(path)), 0
-    binding.point_to(home, bound, location, log_id, target)
+        log_id, entries = repointing.log_id_at(target, bound, str(path)), 0
+    repointing.point_to(home, bound, location, log_id, target)
     return Moved(location, entries, generation)
 
 

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onceforall.commit_log import CommitLog, Store, binding
+from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.store import keeps_ends
 from onceforall.common import arguments
 from onceforall.driver import place
@@ -107,7 +107,7 @@ def move_checkpoint(
     files = entries = 0
     if unfinished is None:
         _check_target(home, new, str(old))
-        binding.expect_move(home, bound, str(old))
+        repointing.expect_move(home, bound, str(old))
         generation, entries = moving.copy_log(bound, home, old, query_id)
         files = _copy_files(old, new, home)
         _check_expected(home, old, new)
@@ -120,7 +120,7 @@ def move_checkpoint(
 
 def _check_target(home: Store, new: AnyPath, old: str) -> None:
     """Refuse a folder that holds anything but what an earlier try has left there."""
-    if files_below(new) and not binding.is_expected(home, old):
+    if files_below(new) and not repointing.is_expected(home, old):
         found = spark_checkpoint.query_id(new)
         raise CheckpointMismatchError(
             f"{new} holds something else{f': the query {found}' if found else ''}. Name an empty "
@@ -130,7 +130,7 @@ def _check_target(home: Store, new: AnyPath, old: str) -> None:
 
 def _check_expected(home: Store, old: AnyPath, new: AnyPath) -> None:
     """End a try that was overtaken: what it copies is old by now."""
-    if not binding.is_expected(home, str(old)):
+    if not repointing.is_expected(home, str(old)):
         raise FencedError(
             f"Another command has moved the checkpoint {old} to {new} meanwhile. Start the query "
             "there; there is nothing left to do here."
@@ -268,8 +268,8 @@ def _take_over(  # noqa: PLR0917
     """Claim the next generation in the new log, under the new place, and point to it, unless an
     earlier try has done that.
     """
-    if not binding.is_expected(home, old):
-        binding.point_home(home, bound, old)
+    if not repointing.is_expected(home, old):
+        repointing.point_home(home, bound, old)
         return
     log = CommitLog(home, first_generation=bound.first_generation, keep_ends=keeps_ends(home))
     newest = log.newest_claim()
@@ -283,4 +283,4 @@ def _take_over(  # noqa: PLR0917
                 "run it again."
             )
         log.seal_below(claimed)
-    binding.point_home(home, bound, old)
+    repointing.point_home(home, bound, old)

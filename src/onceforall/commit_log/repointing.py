@@ -1,0 +1,150 @@
+"""What makes a checkpoint lead to its commit log in another place, or to none: for the commands
+that move or detach it. See ``binding`` for what pointers say.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from onceforall.commit_log.binding import BoundLog, checkpoint_of, has_entries
+from onceforall.commit_log.pointers import (
+    Pointer,
+    create_pointer,
+    mark,
+    mark_of,
+    newest_pointer,
+)
+from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
+from onceforall.errors import CheckpointMismatchError
+
+
+def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
+    """Make a plain query's checkpoint of one on a store, by its next pointer: it has no log from
+    now on. The old one stays where it is, for its seals fence whoever still runs.
+
+    Args:
+        home: the store of its folder ``onceforall/``.
+        bound: its log.
+        generation: the one that the detachment claimed.
+    """
+    pointer = newest_pointer(home)
+    if pointer is not None and pointer.detached is not None:
+        return
+    create_pointer(home, replace(_next(pointer, bound), detached=generation))
+
+
+def expect_move(home: Store, bound: BoundLog, source: str) -> None:
+    """Mark a place by its first pointer as one to which a checkpoint is being moved.
+
+    Raises:
+        CheckpointMismatchError: something else lies there, or what an earlier try has left of
+            another log of that checkpoint.
+    """
+    # A log of an earlier release has no id, and may get one before this command is repeated.
+    answer = create_pointer(home, Pointer(0, bound.id, None, bound.first_generation, moving=source))
+    if not isinstance(answer, AlreadyExists):
+        return
+    pointer = newest_pointer(home)
+    if pointer is None or pointer.moving != source:
+        raise CheckpointMismatchError(
+            f"{home.describe('')} has a commit log already. Name an empty folder."
+        )
+    same = pointer.id == bound.id or not pointer.id
+    if not same or pointer.first_generation != bound.first_generation:
+        raise CheckpointMismatchError(
+            f"{checkpoint_of(home)} has parts of the checkpoint {source} from an earlier try to "
+            "move it there, with a commit log from which it was detached since. Nothing has run "
+            "there: delete that folder, and repeat the command."
+        )
+
+
+def is_expected(home: Store, source: str) -> bool:
+    """Tell whether that checkpoint is being moved to this place, and isn't there yet."""
+    pointer = newest_pointer(home)
+    return pointer is not None and pointer.moving == source
+
+
+def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
+    """Return the id under which a log is to lie in another place: its own, or what an earlier
+    try has left there for it. The place is marked with it.
+
+    Raises:
+        CheckpointMismatchError: the place holds another log.
+    """
+    found = mark_of(store)
+    if found is None:
+        if has_entries(store, bound.first_generation) or store.list("chains"):
+            raise CheckpointMismatchError(
+                f"{store.describe('')} holds a commit log that is not this checkpoint's. Name an "
+                "empty folder."
+            )
+        found = mark(store, bound.id or uuid.uuid4().hex, checkpoint)
+    if found["checkpoint"] != checkpoint or (bound.id and found["id"] != bound.id):
+        raise CheckpointMismatchError(
+            f"{store.describe('')} holds the commit log of the checkpoint {found['checkpoint']}, "
+            f"and this one is {checkpoint}. Name an empty folder."
+        )
+    return str(found["id"])
+
+
+def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: Store) -> None:
+    """Make a checkpoint point to where its log was moved, by the next pointer.
+
+    Raises:
+        CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
+    """
+    pointer = newest_pointer(home)
+    if pointer is not None and pointer.location == location:
+        return
+    found = _next(pointer, bound)
+    answer = create_pointer(
+        home,
+        replace(
+            found,
+            id=log_id,
+            location=location,
+            keep_ends=keeps_ends(store),
+            from_home=found.from_home or bound.location is None,
+        ),
+    )
+    if isinstance(answer, AlreadyExists):
+        newest = newest_pointer(home)
+        if newest is None or newest.location != location:
+            raise CheckpointMismatchError(
+                f"Another command has moved the log of {home.describe('')} at the same time, to "
+                f"{newest.location if newest else 'nowhere'}. Look which place is right."
+            )
+
+
+def point_home(home: Store, bound: BoundLog, source: str) -> None:
+    """Make a checkpoint that was moved here point to the log in its own home; an earlier try may
+    have done so.
+
+    Raises:
+        CheckpointMismatchError: nothing is being moved here.
+    """
+    pointer = newest_pointer(home)
+    if pointer is None:
+        raise CheckpointMismatchError(
+            f"{source} was moved to {checkpoint_of(home)}, and isn't there any more. Put that "
+            "folder back."
+        )
+    if pointer.moving != source:
+        return
+    create_pointer(home, replace(_next(pointer, bound), keep_ends=keeps_ends(home), moving=None))
+
+
+def _next(pointer: Pointer | None, bound: BoundLog) -> Pointer:
+    """Return what comes behind the newest pointer of a bound checkpoint: it says the same, until
+    ``replace`` says otherwise, but what its log is says the log. A log of an earlier release has
+    none.
+    """
+    if pointer is None:
+        return Pointer(0, bound.id or uuid.uuid4().hex, bound.location, bound.first_generation)
+    return replace(
+        pointer,
+        number=pointer.number + 1,
+        id=bound.id or pointer.id or uuid.uuid4().hex,
+        first_generation=bound.first_generation,
+    )
