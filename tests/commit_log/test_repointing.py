@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from commit_log.building import start
+from commit_log.test_remote import ScriptedClient
 from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.chains import entry_key
 from onceforall.commit_log.pointers import id_at, mark_of, newest_pointer
+from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.errors import CheckpointMismatchError
 
 OLD, NEW = "/checkpoints/ads", "/checkpoints/new"
@@ -144,6 +146,22 @@ def test_a_log_of_an_earlier_release_gets_an_id_once(places):
     repointing.point_to(home, bound, (places.folder / "volume").as_uri(), log_id, target)
     assert binding.find(home).id == log_id
     assert newest_pointer(home).number == 0
+
+
+def test_a_log_that_moves_to_a_store_keeps_its_ends_and_one_that_moves_to_a_disk_does_not(places):
+    remote = RemoteStore(ScriptedClient(), "logs/ads")
+    repointing.point_to(places.home, places.bound, "s3a://b/logs/ads", places.bound.id, remote)
+    assert newest_pointer(places.home).keep_ends
+    places.moved_log()
+    assert not newest_pointer(places.home).keep_ends
+
+
+def test_a_log_of_an_earlier_release_gets_an_id_by_which_it_is_known_when_it_is_detached(places):
+    """Its place is refused to a later log."""
+    home = places.store("early/onceforall")
+    start(home)
+    repointing.point_nowhere(home, binding.find(home), 3)
+    assert newest_pointer(home).id
 
 
 # A checkpoint moves.

@@ -166,6 +166,24 @@ def test_what_a_task_has_not_kept_does_not_count(place):
         keeper(place, required=True).seen([unseen])
 
 
+def test_the_driver_looks_for_a_file_of_a_task_that_kept_rows(place):
+    """Also where others had none; and for each, until one is seen."""
+    empty, here = result_of({}), result_of(keep(place))
+    elsewhere = result_of({"file": "0.0/0-9-9.arrow", "sha256": "", "rows": 100})
+    assert [
+        "rows" in each["committable"]
+        for each in keeper(place).seen([empty, elsewhere, elsewhere, here])
+    ] == [True, False, False, True]
+    with pytest.raises(AttemptFailedError, match="doesn't see them"):
+        keeper(place, required=True).seen([empty, elsewhere])
+
+
+def test_where_a_look_costs_a_request_one_file_that_is_seen_tells_of_all(place):
+    elsewhere = result_of({"file": "0.0/0-9-9.arrow", "sha256": "", "rows": 100})
+    results = [result_of(keep(place)), elsewhere]
+    assert place.lists_at_a_price == (keeper(place).seen(results) == results)
+
+
 def test_no_secret_is_in_a_pickle_or_a_text():
     secrets = {"access_key_id": "AKIAKNOWN", "secret_access_key": "hush"}
     place = ObjectRows("s3a://bucket/logs", secrets)

@@ -138,19 +138,22 @@ class RowKeeper:
         Raises:
             AttemptFailedError: they must be there, and aren't.
         """
-        # All tasks of a batch have the driver's own settings of a store: there one file tells.
-        looks = 1 if self.place.lists_at_a_price else len(results)
-        return [
-            self._seen(result, looks_for=number < looks) for number, result in enumerate(results)
-        ]
+        told: list[dict[str, Any]] = []
+        looks_for = True
+        for result in results:
+            if "not_kept" in result:
+                self._warn(result["not_kept"])
+            kept = (result.get("committable") or {}).get("rows")
+            if not kept or not looks_for:
+                told.append(result)
+                continue
+            told.append(self._seen(result, kept))
+            # All tasks of a batch have the driver's own settings of a store: there one file that
+            # is seen tells.
+            looks_for = told[-1] is not result or not self.place.lists_at_a_price
+        return told
 
-    def _seen(self, result: dict[str, Any], *, looks_for: bool) -> dict[str, Any]:
-        if "not_kept" in result:
-            self._warn(result["not_kept"])
-        committable = result.get("committable") or {}
-        kept = committable.get("rows")
-        if not kept or not looks_for:
-            return result
+    def _seen(self, result: dict[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
         path = f"{self.place}/{kept['file']}"
         try:
             if self.place.exists(kept["file"]):
@@ -172,7 +175,9 @@ class RowKeeper:
         self._warn(unseen)
         return {
             **result,
-            "committable": {name: value for name, value in committable.items() if name != "rows"},
+            "committable": {
+                name: value for name, value in result["committable"].items() if name != "rows"
+            },
         }
 
     def forget(self, batch: int) -> None:
