@@ -204,6 +204,22 @@ def test_a_run_compares_with_what_it_has_decided_itself_and_adopts_once():
     assert decided_targets(walk) == {"a": Target(THERE, 2, 1)}
 
 
+def test_a_run_that_rolls_does_not_adopt_what_it_has_decided_once_more():
+    """It has decided in its first generation, and its names are still of that one."""
+    walk = Walk(adopt_targets=frozenset({"a"}), roll_after_entries=3).ready()
+    run = replace(
+        walk.run,
+        name_generation=1,
+        generation=3,
+        history=past(1, generation=2, a=Target(THERE, 1)),
+    )
+    assert identity.known(run) == {"a": Target(THERE, 1)}
+    before = replace(run, history=past(1, generation=0, a=Target(THERE, 1)))
+    assert identity.known(before) == {
+        "a": Target(adopted={"identity": THERE, "position": {"batch": 1}})
+    }
+
+
 def test_an_adoption_without_rows_stays_on_record():
     walk = Walk(adopt_targets=frozenset({"a"})).writing(past(0, a=Target(HERE, 0)), request(1))
     walk.feed(replace(prepared(1, b=(handle("b0"),)), digests={}))

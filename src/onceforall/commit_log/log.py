@@ -216,7 +216,19 @@ class CommitLog:
 
         Nothing is written, so nothing may be concluded from it; ``seal_below`` is for that.
         """
-        return self._steadily(self._look_from)
+        return self._steadily(self._look)
+
+    def _look(self, oldest: int) -> History:
+        superseded = -1
+        while True:
+            try:
+                return self._look_from(oldest)
+            except _SupersededError as error:
+                # Cleaned away behind the look at the SEAL that points there, so there is a newer
+                # one by now; else it is lost.
+                if error.chain <= superseded:
+                    raise CorruptEntryError(str(error)) from None
+                superseded = error.chain
 
     def _look_from(self, oldest: int) -> History:
         newest, chains = self._newest_from(oldest), []
