@@ -66,6 +66,20 @@ def test_an_abort_cancels_the_jobs_and_waits_for_tasks_that_spark_counts_late(mo
     assert 3.0 <= clock() < 4.5
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_the_time_that_transactions_take_counts_from_before_they_were_written(monkeypatch, again):
+    """They have begun by then; behind the decision they must not have timed out."""
+    clock = Clock()
+    clock.sleep(100)
+    name = "_write_kept" if again else "_call_and_write"
+    monkeypatch.setattr(SparkBatchWriter, name, lambda *_: clock.sleep(60))
+    monkeypatch.setattr(SparkBatchWriter, "_attempts_lost", lambda _: False)
+    writer = writer_of(None, clock=clock)
+    decision = SimpleNamespace(redo=None, generation=1, after={}, lost={})
+    written = writer.write_kept(decision) if again else writer.write(decision)
+    assert (written.elapsed_ms, written.began_ms) == (60_000, 100_000)
+
+
 def test_where_no_thread_can_be_started_sinks_are_waited_for_without_one(monkeypatch):
     def start(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -106,6 +106,15 @@ def test_a_mount_point_with_a_blank_is_found(tmp_path):
     assert storage_of(folder, mounts=mounts) == {"type": "tmpfs"}
 
 
+def test_of_two_mounts_at_one_place_the_later_one_counts(tmp_path):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / {tmp_path} rw - nfs4 x rw\n"
+        f"3 2 0:3 / {tmp_path} rw - tmpfs x rw\n"
+    )
+    assert storage_of(tmp_path, mounts=mounts) == {"type": "tmpfs"}
+
+
 def test_nothing_is_raised_where_nothing_can_be_found_out(tmp_path, monkeypatch):
     assert storage_of(tmp_path / "missing") == {}
     assert storage_of(tmp_path, mounts=tmp_path / "missing") == {}

@@ -87,9 +87,9 @@ def test_what_is_durable_is_not_synced_again_and_what_is_new_is_with_the_folder_
 def test_a_file_that_was_replaced_is_synced_again(files, checkpoint, monkeypatch):
     files.begin(1)
     files.written().result()
-    new = checkpoint / "new"
-    new.write_text("another")
-    new.rename(checkpoint / "state" / "0" / "3" / "1.delta")
+    new, file = checkpoint / "new", checkpoint / "state" / "0" / "3" / "1.delta"
+    new.write_text("x" * file.stat().st_size)
+    new.rename(file)
     recorder = Recorder(monkeypatch)
     files.begin(1)
     files.written().result()

@@ -223,7 +223,7 @@ class CommitLog:
         while True:
             try:
                 return self._look_from(oldest)
-            except _SupersededError as error:
+            except _SupersededError as error:  # noqa: PERF203  it is looked again
                 # Cleaned away behind the look at the SEAL that points there, so there is a newer
                 # one by now; else it is lost.
                 if error.chain <= superseded:
