@@ -79,6 +79,9 @@ def digests_of(spark, kind, rows):
                 "array(1), array(2)",
                 "array(), array(1, 2)",
                 "array(1, 2), NULL",
+                "NULL, array(1, 2)",
+                "array(1), NULL",
+                "NULL, array(1)",
             ],
         ),
         (

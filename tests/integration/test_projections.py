@@ -118,6 +118,16 @@ def test_another_schema_has_columns_of_its_own(spark, made):
     assert len(hashes) == sinks["a"].times == 3
 
 
+def test_columns_that_may_be_null_have_a_hash_of_their_own(spark, made):
+    """Of columns that never are, nulls don't count in the hash."""
+    columns, sinks = made
+    columns.of_writes(["a"], spark.sql("SELECT named_struct('x', 1, 'y', 2) AS key"))
+    frame = spark.createDataFrame([((1, None),), ((None, 1),)], "key struct<x: int, y: int>")
+    taken = columns.of_writes(["a"], frame).columns
+    assert len({row[1] for row in frame.select(*taken).collect()}) == 2
+    assert sinks["a"].times == 2
+
+
 def test_a_sink_that_takes_no_column_is_refused_for_its_rows_would_be_lost(spark, made):
     columns, sinks = made
     sinks["a"].columns = lambda schema: []

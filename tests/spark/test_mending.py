@@ -338,6 +338,33 @@ def test_a_crash_at_any_step_is_gone_on_from(checkpoint, armed, monkeypatch, poi
     assert checkpoint.files() == before
 
 
+@pytest.mark.parametrize(
+    "step",
+    ["before@2", "before@3", "set_aside@1", "set_aside@2", "set_aside@3", "synced@1"],
+)
+def test_a_crash_between_repairs_that_depend_on_each_other_is_gone_on_from(
+    checkpoint, armed, monkeypatch, step
+):
+    """Once the decided plan is back nothing tells any more that those behind it were planned
+    behind another one."""
+    checkpoint.write("offsets/1", PLAN.replace(":3", ":9"))
+    for later in (2, 3):
+        checkpoint.write(f"offsets/{later}", PLAN)
+    point, _, nth = step.partition("@")
+    with monkeypatch.context():
+        armed(f"mend.{point}=raise@{nth}")
+        with pytest.raises(Exception, match="failpoint"):
+            mending.mend(checkpoint.path)
+    armed("")
+    mending.mend(checkpoint.path)
+    assert checkpoint.text("offsets/1") == PLAN
+    assert sorted(each[: len("offsets.1")] for each in checkpoint.set_aside()) == [
+        "offsets.1",
+        "offsets.2",
+        "offsets.3",
+    ]
+
+
 def test_another_querys_log_and_a_copy_change_nothing_and_the_command_says_so(checkpoint, tmp_path):
     checkpoint.path.rename(tmp_path / "moved")
     (tmp_path / "moved" / "offsets" / "1").unlink()
