@@ -107,6 +107,18 @@ def test_a_request_has_5_mib_at_the_most(stream):
     assert len(stream.records()) == 12
 
 
+def test_a_small_record_does_not_overtake_a_large_one_of_its_key(stream):
+    """Though it would fit into the request, and the large one doesn't."""
+    entries = [
+        *((f"other{n}", b"7" * 1_000_000) for n in range(5)),
+        ("k", b"1" * 1_000_000),
+        ("k", b"2"),
+    ]
+    written(stream.sink(), entries)
+    sizes = [len(record["Data"]) for record in stream.records() if record["PartitionKey"] == "k"]
+    assert sizes == [1_000_000, 1]
+
+
 @pytest.mark.parametrize("error", ["InternalFailure", "ProvisionedThroughputExceededException"])
 def test_a_request_without_an_answer_is_sent_again(stream, ordered_server, error):
     ordered_server.fail("PutRecords", error, times=2, done=True)
