@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from onceforall import FileSink, read_files
@@ -15,6 +17,7 @@ from onceforall.errors import (
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files.driver import manifest_writing
 from onceforall.sinks.files.places.hdfs import HdfsTarget
+from onceforall.sinks.files.places.hdfs.tree import HdfsTree
 from onceforall.testing.observers import FileObserver
 from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepared
 from sinks.files_hdfs.folder import STAGING, HdfsFolder
@@ -62,6 +65,35 @@ def test_each_format_is_read_back(place, form, compression):
     assert place.numbers() == list(range(60_002))
     assert len(place.data()) >= 2
     assert place.left() == []
+
+
+def test_files_that_another_driver_renames_between_two_looks_are_not_taken_for_lost(
+    place, armed, monkeypatch
+):
+    """It was killed before its manifest, so that the files alone tell."""
+    place.checked()
+    size = HdfsTree.size
+    for number in itertools.count():
+        frozen, another = place.checked(), place.checked()
+        kept = frozen.confirm([prepared(frozen, numbers(2, 2 * number), number)])
+        looks = itertools.count()
+
+        def look(tree, file):
+            if next(looks) == number:  # noqa: B023
+                armed("file.commit.synced=raise")
+                with pytest.raises(Exception, match="failpoint"):
+                    another.commit(permit(number), kept)  # noqa: B023
+                armed("")
+            return size(tree, file)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(HdfsTree, "size", look)
+            report = frozen.commit(permit(number), kept)
+        assert report.completed == tuple(kept), (number, report)
+        if next(looks) <= number:
+            break
+    assert number
+    assert place.numbers() == list(range(2 * number + 2))
 
 
 def test_temp_files_that_somebody_deleted_are_lost_and_only_their_rows_are_written_again(place):

@@ -51,6 +51,16 @@ def test_a_refused_create_is_not_tried_again(tree, proxy):
     assert len(fault.requests) == 1
 
 
+def test_a_folder_with_an_object_of_its_own_name_is_one_when_something_lies_in_it(tree, place):
+    """Some clients put such an object for an empty folder; it is listed first."""
+    folder = tree.root / "manifests"
+    place.put("manifests/", b"")
+    assert not tree.is_folder(folder)
+    tree.create(folder / "0.json", b"{}")
+    assert tree.is_folder(folder)
+    assert tree.names(folder) == ["0.json"]
+
+
 def test_a_second_name_is_never_put_over_another_object(tree):
     for name in ("a", "b"):
         tree.create(tree.root / name, name.encode())
