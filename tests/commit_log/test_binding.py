@@ -269,7 +269,7 @@ def test_a_pointer_that_is_damaged_or_not_ours_is_an_error_and_not_an_absent_one
         (json.dumps(newer).encode(), NewerEntryError),
     ):
         file.write_bytes(content)
-        with pytest.raises(error):
+        with pytest.raises(error, match=file.name):
             checkpoint.bind(elsewhere)
     file.write_bytes(whole)
     assert checkpoint.bind().location == elsewhere.as_uri()

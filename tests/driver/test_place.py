@@ -33,6 +33,7 @@ def kernel(tmp_path, folder):
             "22 1 8:1 / / rw - xfs /dev/root rw",
             f"30 22 259:3 / {tmp_path}/mnt rw,relatime shared:1 - {kind} /dev/x rw",
             "31 22 259:4 / /elsewhere rw - tmpfs none rw",
+            f"32 22 259:4 / /elsewhere{tmp_path}/mnt/cp rw - tmpfs none rw",
         ]
         mounts.write_text("\n".join(lines) + "\n")
         shutil.rmtree(sysfs, ignore_errors=True)
