@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -641,3 +642,25 @@ def test_a_partition_that_was_added_under_a_running_query_is_confirmed_like_the_
     (second,) = q.sink.confirm([q.sink.pre_commit(transaction)])
     assert q.commit(second).completed
     sees(name, ["one", "three", "two"])
+
+
+@pytest.mark.parametrize("under_way", [0, 1])
+def test_a_producer_does_not_abort_while_a_request_is_under_way(under_way):
+    """A broker before 3.6 takes it behind the abort, and no reader gets past it."""
+
+    class Client:
+        """As librdkafka: what is under way has no answer yet, and a purge may forget it."""
+
+        queued, in_flight = 3, under_way
+
+        def purge(self, in_queue=True, in_flight=True):
+            self.queued = 0 if in_queue else self.queued
+            self.in_flight = 0 if in_flight else self.in_flight
+
+    client = Client()
+    producer = SimpleNamespace(
+        client=client,
+        flush=lambda _: client.queued + client.in_flight,
+        watch=SimpleNamespace(doubt=None),
+    )
+    assert producers._has_all_answers(producer) == (under_way == 0)
