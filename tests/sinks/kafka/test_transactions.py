@@ -664,3 +664,26 @@ def test_a_producer_does_not_abort_while_a_request_is_under_way(under_way):
         watch=SimpleNamespace(doubt=None),
     )
     assert producers._has_all_answers(producer) == (under_way == 0)
+
+
+@pytest.mark.parametrize("doubt", [None, "EndTxn got no answer"])
+def test_a_producer_whose_own_commit_is_in_doubt_begins_no_other_transaction(doubt):
+    """That commit may come late, and would end the next transaction of the epoch."""
+    watch = SimpleNamespace(doubt=None, failures=[], identity=lambda: (7, 1))
+    begun = []
+    producer = SimpleNamespace(
+        client=SimpleNamespace(
+            commit_transaction=lambda _: None, begin_transaction=lambda: begun.append(True)
+        ),
+        watch=watch,
+        name="t",
+        producer_id=7,
+        epoch=1,
+        is_begun=False,
+    )
+    producer._is_beyond_doubt = lambda: live_module.LiveProducer._is_beyond_doubt(producer)
+    # What librdkafka has noted of the commit comes with the poll behind it.
+    polls = iter((None, doubt))
+    producer.poll = lambda _: setattr(watch, "doubt", next(polls, doubt))
+    assert live_module.LiveProducer.advance(producer) == (doubt is None)
+    assert bool(begun) == (doubt is None)
