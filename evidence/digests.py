@@ -1,11 +1,13 @@
 """A digest of what a result measures: the modules that run in it, found by their imports, and
-its own harness. A change elsewhere voids nothing.
+its own harness. A change elsewhere voids nothing, nor does one of comments and docstrings.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import io
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -64,11 +66,29 @@ def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
 
 
 def digest_of(files: Iterable[Path], root: Path = ROOT) -> str:
-    """Return a digest of the names and contents of files below a folder."""
+    """Return a digest of the names and contents of files below a folder; of Python what runs."""
     digest = hashlib.sha256()
     for file in files:
-        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+        content = file.read_bytes() if file.suffix != ".py" else _running(file).encode()
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + content + b"\0")
     return digest.hexdigest()[:16]
+
+
+def code_of(text: str) -> str:
+    """Return the text of a module without its comments, its docstrings and its empty lines.
+
+    The text rather than its syntax tree: every Python gives the same, so that results of different
+    ones can be of the same code.
+    """
+    lines = text.splitlines(keepends=True)
+    for first, end in sorted(_unread(text), reverse=True):
+        kept = lines[first[0] - 1][: first[1]] + lines[end[0] - 1][end[1] :]
+        lines[first[0] - 1 : end[0]] = [kept]
+    return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
+
+
+def _running(file: Path) -> str:
+    return code_of(file.read_text(encoding="utf-8"))
 
 
 def query_digest() -> str:
@@ -128,6 +148,21 @@ def _file_of(name: str, package: Path) -> Path | None:
         ),
         None,
     )
+
+
+def _unread(text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where comments stand, and strings that are whole statements."""
+    before_a_statement = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    begins = True
+    string: tokenize.TokenInfo | None = None
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start, token.end
+            continue
+        if token.type == tokenize.NEWLINE and string is not None:
+            yield string.start, string.end
+        string = token if begins and token.type == tokenize.STRING else None
+        begins = token.type in before_a_statement or (begins and token.type == tokenize.NL)
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -3,14 +3,17 @@ command names what is old."""
 
 from __future__ import annotations
 
+import ast
+import io
 import json
+import tokenize
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from evidence import versions
 from evidence.__main__ import RESULTS, Result, lines
-from evidence.digests import PACKAGE, PROTOCOL, QUERY, digest_of, modules_of
+from evidence.digests import PACKAGE, PROTOCOL, QUERY, code_of, digest_of, modules_of
 
 FILES = {
     "onceforall/__init__.py": "",
@@ -44,6 +47,81 @@ def test_a_change_voids_what_runs_it_and_nothing_else(package, tmp_path):
     (package / "stranger.py").write_text("x = 1\n")
     assert digest() == before
     (package / "late.py").write_text("x = 1\n")
+    assert digest() != before
+
+
+DOCUMENTED = '''"""A module."""
+# Why it is so.
+LIMIT = 3  # records
+"""What it
+limits."""
+
+
+class Sink:
+    """A sink."""  # a note
+
+    # The first one
+    "second words"
+
+    def write(self, row: str = "#") -> str:
+        """Return a row.
+
+        Args: é
+        """
+        note(
+            # within brackets
+            "a value", """a
+# longer value""",
+        )
+        "é"; return row
+'''
+
+BARE = '''LIMIT = 3
+class Sink:
+    def write(self, row: str = "#") -> str:
+        note(
+            "a value", """a
+# longer value""",
+        )
+        "é"; return row
+'''
+
+
+def test_what_only_people_read_is_left_out_of_the_code():
+    assert code_of(DOCUMENTED) == BARE
+    assert code_of(BARE) == BARE
+    assert code_of("") == ""
+
+
+def test_of_each_module_everything_stays_that_runs():
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        text = file.read_text()
+        words = {
+            (node.lineno, node.col_offset)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        }
+        runs = [token for token in tokens(text) if token.type not in layout]
+        kept = [token.string for token in tokens(code_of(text)) if token.type not in layout]
+        assert kept == [token.string for token in runs if token.start not in words], file
+
+
+def tokens(text):
+    return list(tokenize.generate_tokens(io.StringIO(text).readline))
+
+
+def test_words_void_nothing_and_a_value_does(package, tmp_path):
+    def digest():
+        return digest_of(modules_of(["onceforall.a"], package), tmp_path)
+
+    late = package / "late.py"
+    before = digest()
+    late.write_text(f'"""Other words."""\n\n{late.read_text()}  # and more\n')
+    assert digest() == before
+    late.write_text(f'{late.read_text()}x = "a value"\n')
     assert digest() != before
 
 

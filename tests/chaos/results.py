@@ -1,7 +1,6 @@
 """What the campaign has done so far, in ``build/chaos/results.json``: it is kept over runs, as
 long as the production code is the same."""
 
-import hashlib
 import json
 import subprocess
 import threading
@@ -9,7 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from evidence.digests import query_digest
+from evidence.digests import digest_of, query_digest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceforall"
@@ -21,12 +20,12 @@ NUMBERS = ("lost", "duplicated", "torn", "leftovers", "violations")
 
 def harness_digest():
     """A digest of what judges: results of a weaker harness don't count for a stronger one."""
-    digest = hashlib.sha256()
-    for folder in HARNESS:
-        for file in sorted(folder.rglob("*.py")):
-            if not file.name.startswith(NO_JUDGES) and "conformance" not in file.parts:
-                digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return digest_of(
+        file
+        for folder in HARNESS
+        for file in sorted(folder.rglob("*.py"))
+        if not file.name.startswith(NO_JUDGES) and "conformance" not in file.parts
+    )
 
 
 def commit_of():

@@ -218,6 +218,7 @@ def detached_generation(home: Store) -> int:
 
 
 def checkpoint_of(home: Store) -> str:
+    """Return the checkpoint in which the home of a log stands, as ``home`` names it."""
     return home.describe("").rpartition("/")[0]
 
 
