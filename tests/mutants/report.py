@@ -10,15 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from evidence.digests import package_digest
+from evidence.digests import digest_of, package_digest
 from mutants.catalogue import ROOT, Mutant
 from mutants.running import CAUGHT, Verdict
 
 
 def key_of(mutant: Mutant, package: Path) -> str:
     """Return what tells whether an earlier verdict on a mutant still holds: a hash of it, of the
-    package and of the files of its checks."""
-    digest = hashlib.sha256(json.dumps(asdict(mutant), sort_keys=True).encode())
+    package and of the files of its checks, without comments and docstrings."""
     files = sorted(
         path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
@@ -30,9 +29,13 @@ def key_of(mutant: Mutant, package: Path) -> str:
             if word.startswith("tests/")
         }
     )
-    for path in [*files, *(path for path in named if path.is_file())]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+    return " ".join(
+        (
+            hashlib.sha256(json.dumps(asdict(mutant), sort_keys=True).encode()).hexdigest()[:16],
+            digest_of(files, package),
+            digest_of([path for path in named if path.is_file()]),
+        )
+    )
 
 
 def earlier(folder: Path) -> dict[str, dict[str, Any]]:
