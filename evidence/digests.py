@@ -9,6 +9,7 @@ import hashlib
 import io
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,7 @@ def digest_of(files: Iterable[Path], root: Path = ROOT) -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
 def code_of(text: str) -> str:
     """Return the text of a module without its comments, its docstrings and its empty lines.
 
