@@ -14,6 +14,19 @@ HEAD = """# Results of the crash campaign
 
 Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) says what is done, what is checked, and how to run it;
 [fault-model.md](fault-model.md) what we survive and what we don't. `make evidence` says whether it is of the code that is checked out.
+
+## What a sceptic would ask
+
+- **Do the kills come where it hurts?** A cell of [the matrix](#the-matrix) counts only if a real process reached that very step and died there by SIGKILL. The other faults come at
+  random moments.
+- **Who says that nothing is lost or doubled?** Not onceforall. [Readers](checker.md) read each sink as anybody would, while the query runs and when all is quiet, and compare every value
+  of every row with what the source's records must have become ([which the results on this page compared](chaos.md#what-the-results-on-the-page-report)).
+- **Would a bug be noticed?** `tests/chaos/test_judging.py` gives the judge worlds with a changed value, another order and a state that went back. `make mutants` breaks each guard, and the crash test
+  that guards it must fail ([the bugs](mutants-results.md)). A unit that nobody judged, or that read nothing, is a violation.
+- **Of which code is it?** The table below has digests of what ran and of what judged; results of other code are moved aside.
+- **Can I run it?** `CHAOS_MINUTES=10 make chaos` in a clone, on a Linux machine with Java; it fetches broker and database itself. A failed unit keeps its logs.
+- **What doesn't it show?** One machine with loopback between its parts: no real network, no cloud's own store, no disk that lies. [fault-model.md](fault-model.md#what-we-dont-survive)
+  lists what nobody survives; the clusters of two machines are `make chaos-cluster`.
 """
 
 

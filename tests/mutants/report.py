@@ -105,6 +105,30 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
         ", ".join(f"{count} {what}" for what, count in counts.items())
         + f". Package and bugs: digest {package_digest()}.",
         "",
+        "## What a sceptic would ask",
+        "",
+        (
+            "- **Is a failing test a noticed bug?** Not if it fails without the bug, too: each test "
+            "that noticed something ran once more on the code as it is. Not if the bug is no "
+            "program, or the test hung: that is *broken*, and fails the run."
+        ),
+        (
+            "- **Were the bugs chosen so that the tests find them?** Yes: each belongs to a guard, "
+            "and names the test that is there for it. So there are others: every bug that a list "
+            "of operators makes of whole modules (`make mutants-generated`), and sets that were "
+            "planted by somebody who had seen no test (`tests/mutants/generated/outside`)."
+        ),
+        (
+            "- **Was it the changed code that ran?** Each process of a test writes down from where "
+            "it imported the package; one that imported another copy makes the bug *broken*."
+        ),
+        (
+            "- **Can I run one?** `.venv/bin/python tests/mutants/run.py -k WORD`, with a word of "
+            "its name; all take some hours."
+        ),
+        "",
+        "## The bugs",
+        "",
         "| bug | in | what it would do to a user | noticed by | s |",
         "|---|---|---|---|---|",
     ]
