@@ -3,6 +3,8 @@ and beside what isn't theirs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from commit_log.building import start
@@ -99,7 +101,7 @@ def test_of_two_moves_at_a_time_one_wins_and_the_other_is_told(places, wins, mon
         move()
     else:
         with pytest.raises(
-            CheckpointMismatchError, match=rf"onceforall at the same time, to {location[wins]}\."
+            CheckpointMismatchError, match=rf"made it lead to {location[wins]}\. That"
         ):
             move()
     assert newest_pointer(places.home).location == location[wins]
@@ -152,7 +154,9 @@ def test_a_log_that_moves_to_a_store_keeps_its_ends_and_one_that_moves_to_a_disk
     remote = RemoteStore(ScriptedClient(), "logs/ads")
     repointing.point_to(places.home, places.bound, "s3a://b/logs/ads", places.bound.id, remote)
     assert newest_pointer(places.home).keep_ends
-    places.moved_log()
+    bound = replace(places.bound, location="s3a://b/logs/ads", store=remote)
+    disk = (places.folder / "volume").as_uri()
+    repointing.point_to(places.home, bound, disk, bound.id, places.store("volume"))
     assert not newest_pointer(places.home).keep_ends
 
 

@@ -236,10 +236,16 @@ def test_a_server_killed_at_random_moments_neither_loses_nor_doubles(written):
 
 @pytest.mark.long
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_leaves_nothing_open(written, tmp_path):
-    server = written.server("task.pre_commit.before=freeze@3")
+    # A frozen worker's producer would send nothing that could be left open.
+    server = written.server("task.pre_commit.before=delay:60000@3")
     stop_file = tmp_path / "stop"
     client = written.start(server, until_batch=1000, stop_file=str(stop_file))
     server.wait_for_failpoint("task.pre_commit.before")
+    until(
+        lambda: held_back(written.config["bootstrap"], written.config["topic"]) > 0,
+        30,
+        "a transaction is open, or the test proves nothing",
+    )
     (child,) = server.children()
     stop_file.touch()
     assert client.status()["at"] == "run"

@@ -27,11 +27,19 @@ def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
         home: the store of its folder ``onceforall/``.
         bound: its log.
         generation: the one that the detachment claimed.
+
+    Raises:
+        CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
     """
     pointer = newest_pointer(home)
     if pointer is not None and pointer.detached is not None:
         return
-    create_pointer(home, replace(_next(pointer, bound), detached=generation))
+    _check_unchanged(home, pointer, bound)
+    answer = create_pointer(home, replace(_next(pointer, bound), detached=generation))
+    if isinstance(answer, AlreadyExists):
+        pointer = newest_pointer(home)
+        if pointer is None or pointer.detached is None:
+            raise _overtaken(home, pointer)
 
 
 def expect_move(home: Store, bound: BoundLog, source: str) -> None:
@@ -97,6 +105,7 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
     pointer = newest_pointer(home)
     if pointer is not None and pointer.location == location:
         return
+    _check_unchanged(home, pointer, bound)
     found = _next(pointer, bound)
     answer = create_pointer(
         home,
@@ -111,10 +120,34 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
     if isinstance(answer, AlreadyExists):
         newest = newest_pointer(home)
         if newest is None or newest.location != location:
-            raise CheckpointMismatchError(
-                f"Another command has moved the log of {home.describe('')} at the same time, to "
-                f"{newest.location if newest else 'nowhere'}. Look which place is right."
-            )
+            raise _overtaken(home, newest)
+
+
+def _check_unchanged(home: Store, pointer: Pointer | None, bound: BoundLog) -> None:
+    """Refuse to go on where the newest pointer isn't the one by which ``bound`` was found: a
+    command that stood still since may have been overtaken by others, and by runs behind them.
+    """
+    if pointer is None:
+        unchanged = bound.location is None and not bound.id
+    else:
+        is_one = pointer.detached is None and pointer.moving is None
+        unchanged = is_one and (pointer.location, pointer.id) == (bound.location, bound.id)
+    if not unchanged:
+        raise _overtaken(home, pointer)
+
+
+def _overtaken(home: Store, pointer: Pointer | None) -> CheckpointMismatchError:
+    """Return the error of a command that others have overtaken."""
+    if pointer is not None and pointer.detached is not None:
+        what = "detached it from its log"
+    else:
+        location = None if pointer is None else pointer.location
+        what = f"made it lead to {home.describe('') if location is None else location}"
+    return CheckpointMismatchError(
+        f"Another command has changed where the log of {checkpoint_of(home)} lies, while this one "
+        f"ran: it has {what}. That holds, and this command has changed nothing there. If it isn't "
+        "what you want, run this command again."
+    )
 
 
 def point_home(home: Store, bound: BoundLog, source: str) -> None:

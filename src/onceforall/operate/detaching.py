@@ -36,9 +36,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from onceforall.commit_log import CommitLog, Store, binding, repointing
+from onceforall.commit_log import CommitLog, binding, repointing
 from onceforall.commit_log.chains import entry_key
-from onceforall.commit_log.creating import Creator
+from onceforall.commit_log.ending import end_log
 from onceforall.commit_log.envelope import DETACHED, encode_detached
 from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
@@ -71,7 +71,6 @@ from onceforall.spark.stores import Stores
 __all__ = ["Detachment", "detach"]
 
 _COMPLETED_BEFORE = "An earlier detachment has completed and aborted what was open."
-_PAUSES_MS = (50, 200, 1000, 3000)
 
 _RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do.AppendDone)
 """What a start does before it comes to the batch that Spark asks for."""
@@ -583,7 +582,7 @@ def _finish_on_store(
     ``completed``: this one has completed a batch.
     """
     if moving.ended_by(bound, DETACHED) is None:
-        _leave(bound.store, generation, index=2 if completed else 1)
+        _leave(bound, generation, index=2 if completed else 1)
     repointing.point_nowhere(store_at(home), bound, generation)
     report.say(
         f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing is "
@@ -593,20 +592,19 @@ def _finish_on_store(
     return home
 
 
-def _leave(store: Store, generation: int, index: int) -> None:
+def _leave(bound: binding.BoundLog, generation: int, index: int) -> None:
     """Pass the point of no return: behind this entry no run decides anything.
 
     Args:
-        store: the log's.
+        bound: the log.
         generation: ours.
         index: the next in its chain, which has our CLAIM, and perhaps a DONE of ours.
     """
     content = encode_detached(nonce=uuid.uuid4().hex, generation=generation, index=index)
-    standing, _ = Creator(store, _PAUSES_MS, time.sleep)(entry_key(generation, index), content)
-    if standing != content:
+    if not end_log(bound, generation, index, content):
         raise FencedError(
-            "A run of the query has started while it was being detached, and seals "
-            f"{store.describe(entry_key(generation, 0))}. Stop it, and detach again."
+            "A run of the query has started while it was being detached, and goes on behind "
+            f"{bound.store.describe(entry_key(generation, 0))}. Stop it, and detach again."
         )
 
 

@@ -29,6 +29,7 @@ from typing import Any
 from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.chains import Chains, entry_key, sealed_key
 from onceforall.commit_log.creating import Creator
+from onceforall.commit_log.ending import PAUSES_MS, end_log
 from onceforall.commit_log.envelope import MOVED, decode_fields, encode_moved
 from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.store import keeps_ends
@@ -43,8 +44,6 @@ from onceforall.spark.remote_path import AnyPath, store_at
 from onceforall.spark.stores import Stores
 
 __all__ = ["Moved", "move_log"]
-
-_PAUSES_MS = (50, 200, 1000, 3000)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def move_log(
     if unfinished is None:
         log_id = repointing.log_id_at(target, bound, str(path))
         generation, entries = copy_log(bound, target, path, query_id)
-        leave_moved(bound.store, generation, location)
+        leave_moved(bound, generation, location)
     else:
         if unfinished.checkpoint is not None or unfinished.location != location:
             raise finish_first(path, unfinished)
@@ -183,13 +182,10 @@ def copy_log(
             "Start the query once more, for instance with trigger(availableNow=True), and move the "
             "log after that. Nothing was moved."
         )
-    entries = 0
     oldest = log.oldest_generation()
-    ask = Creator(target, _PAUSES_MS, time.sleep)
-    for key in _keys(bound, oldest, generation):
-        content = bound.store.read(key)
-        if content is None:
-            raise CommitLogError(f"{bound.store.describe(key)} has vanished while it was copied.")
+    ask = Creator(target, PAUSES_MS, time.sleep)
+    entries = 0
+    for key, content in _all_that_counts(bound, log, oldest, generation):
         _create(ask, target, key, content)
         entries += 1
     if oldest > bound.first_generation:
@@ -216,24 +212,62 @@ def _begin_floors(target: Store, first: int, oldest: int, ask: Creator) -> None:
         floors.raise_to(oldest)
 
 
-def _keys(bound: binding.BoundLog, oldest: int, generation: int) -> Iterator[str]:
-    """Yield the keys of all that still counts, in the order in which they were written: whoever
-    reads a part of them sees a log that ends earlier.
+def _all_that_counts(
+    bound: binding.BoundLog, log: CommitLog, oldest: int, generation: int
+) -> Iterator[tuple[str, bytes]]:
+    """Yield what still counts, by its keys. A run that is fenced and lives on may clean and drop
+    chains meanwhile.
     """
+    read = bound.store.read
     chains = Chains(bound.store)
     if oldest > bound.first_generation:
         # By it a log is told from an empty folder.
-        yield entry_key(bound.first_generation, 0)
+        yield _read(bound.store, entry_key(bound.first_generation, 0))
     for chain in range(oldest, generation):
         end = chains.end(chain)
-        assert end is not None
-        if chains.marked_end(chain) is not None:
-            # First, for what is missing before the SEAL was cleaned away.
-            yield sealed_key(chain)
+        if end is None:
+            if log.oldest_generation() > chain:
+                raise _overtaken(bound.store, generation)
+            raise _vanished(bound.store, entry_key(chain, 0))
+        gaps = []
         for index in range(end.index + 1):
-            if bound.store.read(entry_key(chain, index)) is not None:
-                yield entry_key(chain, index)
-    yield entry_key(generation, 0)
+            key = entry_key(chain, index)
+            content = read(key)
+            if content is None:
+                gaps.append(key)
+            else:
+                yield key, content
+        # Behind the entries: whoever deletes one has left the mark before.
+        mark = read(sealed_key(chain))
+        if mark is not None:
+            yield sealed_key(chain), mark
+        elif gaps:
+            if log.oldest_generation() > chain:
+                raise _overtaken(bound.store, generation)
+            raise _vanished(bound.store, gaps[0])
+    yield _read(bound.store, entry_key(generation, 0))
+
+
+def _read(store: Store, key: str) -> tuple[str, bytes]:
+    content = store.read(key)
+    if content is None:
+        raise _vanished(store, key)
+    return key, content
+
+
+def _vanished(store: Store, key: str) -> CommitLogError:
+    return CommitLogError(
+        f"{store.describe(key)} has vanished while it was copied. Nothing was moved. Stop the "
+        "query, and try again; if it happens again, the log is damaged: restore it from a backup."
+    )
+
+
+def _overtaken(store: Store, generation: int) -> FencedError:
+    return FencedError(
+        f"A run of this query was alive or has started while its log was copied, and goes on "
+        f"behind {store.describe(entry_key(generation, 0))}. Nothing was moved. Stop the query, "
+        "and try again."
+    )
 
 
 def _create(ask: Creator, target: Store, key: str, content: bytes) -> None:
@@ -251,19 +285,18 @@ def _create(ask: Creator, target: Store, key: str, content: bytes) -> None:
 
 
 def leave_moved(
-    store: Store, generation: int, location: str, *, checkpoint: str | None = None
+    bound: binding.BoundLog, generation: int, location: str, *, checkpoint: str | None = None
 ) -> None:
-    """Pass the point of no return: behind this entry nobody decides in the old place."""
+    """Pass the point of no return: behind this entry nobody decides in the old place.
+
+    Raises:
+        FencedError: a run of the query has started since the generation was claimed.
+    """
     content = encode_moved(
         location, nonce=uuid.uuid4().hex, generation=generation, index=1, checkpoint=checkpoint
     )
-    standing, _ = Creator(store, _PAUSES_MS, time.sleep)(entry_key(generation, 1), content)
-    if standing != content:
-        raise FencedError(
-            f"A run of this query has started while its log was copied, and seals "
-            f"{store.describe(entry_key(generation, 0))}. Nothing was moved. Stop the query, and "
-            "try again."
-        )
+    if not end_log(bound, generation, 1, content):
+        raise _overtaken(bound.store, generation)
 
 
 def moved_before(bound: binding.BoundLog) -> Unfinished | None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -42,7 +43,7 @@ from onceforall.operate import moving
 from onceforall.protocol.entries import Claim
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.commits import sync_folder
-from onceforall.spark.remote_path import AnyPath, RemotePath, files_below, store_at
+from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
 from onceforall.spark.stores import Stores
 
 __all__ = ["MovedCheckpoint", "move_checkpoint"]
@@ -75,8 +76,9 @@ def move_checkpoint(
     """Move the whole checkpoint of a stopped query; start it there afterwards.
 
     Stop the query first. A run that is still alive is fenced. Repeating it after a crash or an
-    error is safe, and does what is left. The commit log lies in the new checkpoint, wherever it lay
-    before. The old place keeps its files, and onceforall decides nothing there any more. Delete
+    error is safe, and does what is left; if the query has run in the old place in between, the
+    error says which folder to delete first. The commit log lies in the new checkpoint, wherever it
+    lay before. The old place keeps its files, and onceforall decides nothing there any more. Delete
     them when the query runs in the new place, and no process is alive that was started in the old
     one, for they fence it; nothing keeps a *plain* query from going on there.
 
@@ -88,8 +90,9 @@ def move_checkpoint(
 
     Raises:
         OptionError: this is no checkpoint of onceforall's, or the new place is no such folder.
-        CheckpointMismatchError: the new place holds another checkpoint; the last decided batch
-            isn't complete on its sinks; the checkpoint was copied or moved by other means.
+        CheckpointMismatchError: the new place holds another checkpoint, or parts of this one from
+            before its last run; the last decided batch isn't complete on its sinks; the checkpoint
+            was copied or moved by other means.
         FencedError: a run of the query has started meanwhile; the checkpoint is where it was.
         CommitLogError: a store doesn't answer, or an entry is damaged, or what was copied reads
             differently.
@@ -111,7 +114,7 @@ def move_checkpoint(
         generation, entries = moving.copy_log(bound, home, old, query_id)
         files = _copy_files(old, new, home)
         _check_expected(home, old, new)
-        moving.leave_moved(bound.store, generation, home.describe(""), checkpoint=str(new))
+        moving.leave_moved(bound, generation, home.describe(""), checkpoint=str(new))
     else:
         generation = unfinished.generation
     _take_over(home, bound, generation, new, query_id, str(old))
@@ -141,11 +144,13 @@ def _check_expected(home: Store, old: AnyPath, new: AnyPath) -> None:
 
 
 def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
-    """Copy Spark's files, and take away what an earlier try has left that isn't there any more."""
+    """Copy Spark's files; each is created, and none is replaced or deleted, for this command may
+    have stood still since its last look, and the query may run in the new place by now.
+    """
     names = _names(old)
-    for name in set(_names(new)) - set(names):
-        _check_expected(home, old, new)
-        _delete(_at(new, name))
+    left = sorted(set(_names(new)) - set(names))
+    if left:
+        raise _parts_of_an_earlier_try(home, old, new, left[0])
     # By it Spark knows a checkpoint.
     ordered = sorted(names, key=lambda name: (name == _METADATA, name))
     for name in ordered:
@@ -160,16 +165,35 @@ def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
             content = _renamed(content, old, new)
         place_of_it = _at(new, name)
         _check_expected(home, old, new)
-        _write(place_of_it, content)
-        if place_of_it.read_bytes() != content:
-            raise CommitLogError(
-                f"{place_of_it} doesn't read as it was written. Nothing was moved. Don't use this "
-                "place for a checkpoint; 'onceforall store check' tells more."
-            )
+        created = _write(place_of_it, content)
+        if place_of_it.read_bytes() == content:
+            continue
+        if not created:
+            raise _parts_of_an_earlier_try(home, old, new, name)
+        raise CommitLogError(
+            f"{place_of_it} doesn't read as it was written. Nothing was moved. Don't use this "
+            "place for a checkpoint; 'onceforall store check' tells more."
+        )
     if isinstance(new, Path):
         for folder in {new, *(_parents(new, ordered))}:
             sync_folder(folder)
     return len(ordered)
+
+
+def _parts_of_an_earlier_try(
+    home: Store, old: AnyPath, new: AnyPath, name: str
+) -> CheckpointMismatchError:
+    """Return the error for a file that the old place hasn't, or not so.
+
+    Raises:
+        FencedError: it isn't an earlier try's, for the query runs there.
+    """
+    _check_expected(home, old, new)
+    return CheckpointMismatchError(
+        f"{new} has parts of the checkpoint {old} from an earlier try to move it there, and the "
+        f"query has run since in the old place: {name} isn't the same there any more. Nothing has "
+        "run in the new one: delete that folder, and repeat the command."
+    )
 
 
 def _names(checkpoint: AnyPath) -> list[str]:
@@ -239,24 +263,23 @@ def _inside(text: str, old: AnyPath) -> str | None:
     return str(resolved.relative_to(old)) if resolved.is_relative_to(old) else None
 
 
-def _write(place: AnyPath, content: bytes) -> None:
+def _write(place: AnyPath, content: bytes) -> bool:
+    """Create a file whole and durably, but for its name; False where one stands there."""
     if isinstance(place, RemotePath):
-        place.client.replace(place.key, content)
-        return
+        return create_file(place, content)
     place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.moved")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(place)
-
-
-def _delete(place: AnyPath) -> None:
-    if isinstance(place, RemotePath):
-        place.client.delete(place.key)
-    else:
-        place.unlink()
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.moved")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, place)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 # --- the new place --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 
 from onceforall.commit_log import CommitLog, binding
-from onceforall.errors import CommitLogError
+from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.remote_path import AnyPath, store_at
 from onceforall.spark.stores import Stores
@@ -60,17 +60,18 @@ class CommitLogObserver:
         """Return the batches that are decided by now: a few reads, however long the log is.
 
         Raises:
+            CheckpointMismatchError: a move of the log or of its checkpoint isn't finished.
             CommitLogError: the log can't be read.
         """
         for attempt in range(_TRIES):
-            log = self._open()
-            if log is None:
-                return range(self._first_batch, self._first_batch)
             try:
+                log = self._open()
+                if log is None:
+                    return range(self._first_batch, self._first_batch)
                 decided = log.look().decided
-            except CommitLogError:
-                # A run that seals and cleans while this reads may leave a reader behind; a damaged
-                # log stays damaged.
+            except (CheckpointMismatchError, CommitLogError):
+                # A run that seals and cleans, or a command that moves the log, may leave a reader
+                # behind; a damaged log stays damaged.
                 if attempt == _TRIES - 1:
                     raise
                 continue

@@ -1,0 +1,418 @@
+"""A ``log move``, a ``checkpoint move`` or a detachment that is frozen before any of its operations,
+and wakes behind others that went on without it: runs, which clean and drop chains, and the same
+commands. At no time may two places decide, a start learn of another last decision than the last
+one, or a file of the place where the query runs change."""
+
+import contextlib
+import os
+import random
+import shutil
+from dataclasses import asdict
+
+import pytest
+
+from cli.test_checkpoint_move import Whole, at
+from cli.test_log_move import QUERY, Checkpoint
+from commit_log.building import commit, open_log
+from onceforall.commit_log import LocalStore, binding, repointing
+from onceforall.driver import place
+from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
+from onceforall.operate import detaching, moving, moving_checkpoint
+from onceforall.operate.moving import move_log
+from onceforall.operate.moving_checkpoint import move_checkpoint
+from onceforall.protocol.entries import Claim, Done
+from onceforall.protocol.judgement import judge_claim
+from onceforall.protocol.state import RunConfig
+from onceforall.testing.observers.commit_log import CommitLogObserver
+
+DROPS_SOON = {"retain_commits": 1, "drop_after": 1}
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Let others act once, before a function of a module is called."""
+
+    def before(owner, name, act):
+        real = getattr(owner, name)
+
+        def woken(*args, **kwargs):
+            monkeypatch.setattr(owner, name, real)
+            act()
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, woken)
+
+    return before
+
+
+def many_runs(checkpoint, *, first):
+    """Start the query so often that the chain of an earlier generation is dropped."""
+    for batch in range(first, first + 8):
+        log, generation = checkpoint.live(batch, **DROPS_SOON)
+    assert log.oldest_generation() > 3
+    return log, generation
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_move_that_wakes_where_its_chain_was_dropped_has_moved_nothing(
+    tmp_path, meanwhile, whole
+):
+    checkpoint = Whole(tmp_path)
+    checkpoint.live(0)
+    ran = []
+    meanwhile(moving, "leave_moved", lambda: ran.append(many_runs(checkpoint, first=1)))
+    move = move_checkpoint if whole else move_log
+    with pytest.raises(FencedError, match="Nothing was moved"):
+        move(str(checkpoint.path), str(tmp_path / "new"))
+    ((log, generation),) = ran
+    log.append(generation, commit(9))
+    assert checkpoint.start()[2].decided.commit.batch == 9
+    assert not list((checkpoint.home / "chains").glob("*1/00000001.json"))
+
+
+def test_a_detachment_that_wakes_where_its_chain_was_dropped_has_detached_nothing(tmp_path):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0)
+    _, generation, _ = checkpoint.start()
+    bound = checkpoint.bound()
+    log, newest = many_runs(checkpoint, first=1)
+    with pytest.raises(FencedError, match="detach again"):
+        detaching._leave(bound, generation, 1)
+    log.append(newest, commit(9))
+    assert checkpoint.start()[2].decided.commit.batch == 9
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_log_move_that_others_have_finished_and_overtaken_points_nowhere(
+    tmp_path, meanwhile, deleted
+):
+    """What it left was moved on, and may be deleted then."""
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0)
+
+    def others():
+        checkpoint.move(tmp_path / "x")
+        checkpoint.live(1)
+        checkpoint.move(tmp_path / "y")
+        checkpoint.live(2)
+        if deleted:
+            shutil.rmtree(tmp_path / "x" / "chains")
+
+    meanwhile(repointing, "point_to", others)
+    with pytest.raises(CheckpointMismatchError, match=r"it has made it lead to file:.*/y\. That"):
+        checkpoint.move(tmp_path / "x")
+    assert checkpoint.bound().location == (tmp_path / "y").as_uri()
+    assert checkpoint.start()[2].decided.commit.batch == 2
+
+
+def test_a_detachment_that_wakes_behind_a_return_leaves_that_alone(tmp_path):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0)
+    bound, home = checkpoint.bound(), LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, bound, 0)
+    assert binding.find(home) is None
+    repointing.point_nowhere(home, bound, 0)
+    returned = binding.bind(home, str(checkpoint.path), None, query_id=QUERY, first_generation=1)
+    with pytest.raises(CheckpointMismatchError, match="Another command"):
+        repointing.point_nowhere(home, bound, 0)
+    assert binding.find(home).id == returned.id != bound.id
+
+
+def test_a_log_move_that_wakes_behind_a_detachment_leaves_that_alone(tmp_path):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0)
+    bound, home = checkpoint.bound(), LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, bound, 0)
+    with pytest.raises(CheckpointMismatchError, match="it has detached it from its log"):
+        repointing.point_to(home, bound, "file:///x", bound.id, LocalStore(tmp_path / "x"))
+    assert binding.find(home) is None
+
+
+def test_a_copy_beside_a_cleaner_has_the_mark_of_what_is_gone(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(*range(6))
+    checkpoint.live(6)
+    log, generation, _ = checkpoint.start(retain_commits=1)
+    deleted, create = [], moving._create
+
+    def cleaned_behind(ask, target, key, content):
+        create(ask, target, key, content)
+        if not deleted:
+            deleted.append(log.clean(generation))
+
+    monkeypatch.setattr(moving, "_create", cleaned_behind)
+    checkpoint.move(tmp_path / "x")
+    assert deleted[0] > 5
+    copied = sorted(file.name for file in (tmp_path / "x/chains/00000000").iterdir())
+    assert "sealed.json" in copied
+    assert len(copied) < 13, "nothing was cleaned while it was copied"
+    view = CommitLogObserver(checkpoint.path).view()
+    assert [entry.batch for _, entry in view.chains[1] if isinstance(entry, Done)] == [6]
+
+
+def test_a_copy_of_what_is_gone_without_a_cleaner_is_refused(tmp_path):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0, 1, 2)
+    checkpoint.live(3)
+    (checkpoint.home / "chains/00000000/00000002.json").unlink()
+    with pytest.raises(OnceForAllError, match="00000002.json has vanished .* Nothing was moved"):
+        checkpoint.move(tmp_path / "x")
+    assert checkpoint.bound().location is None
+
+
+def test_a_file_of_state_is_not_replaced_where_the_query_runs_by_now(tmp_path, meanwhile):
+    checkpoint = Whole(tmp_path)
+    checkpoint.live(0)
+    file = "state/0/1/2.delta"
+    checkpoint.put(file, "of an attempt that was not decided")
+
+    def others():
+        checkpoint.put(file, "of the decided batch")
+        checkpoint.live(1)
+        checkpoint.plan(1)
+        checkpoint.move(tmp_path / "new")
+        at(tmp_path / "new").live(2)
+
+    real, calls = moving_checkpoint._check_expected, []
+
+    def checked(*args):
+        real(*args)
+        calls.append(args)
+
+    # Behind its check, in front of the write.
+    write = moving_checkpoint._write
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(moving_checkpoint, "_check_expected", checked)
+
+        def woken(place_of_it, content):
+            if place_of_it.name == "2.delta":
+                patched.setattr(moving_checkpoint, "_write", write)
+                others()
+            return write(place_of_it, content)
+
+        patched.setattr(moving_checkpoint, "_write", woken)
+        with pytest.raises(FencedError, match="Start the query there"):
+            checkpoint.move(tmp_path / "new")
+    assert calls
+    assert (tmp_path / "new" / file).read_text() == "of the decided batch"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_parts_of_an_earlier_try_are_named_where_the_query_has_run_since(
+    tmp_path, monkeypatch, gone
+):
+    checkpoint = Whole(tmp_path)
+    checkpoint.live(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "leave_moved", lambda *_, **__: (_ for _ in ()).throw(OSError))
+        with pytest.raises(OSError):
+            checkpoint.move(tmp_path / "new")
+    checkpoint.live(1)
+    if gone:
+        (checkpoint.path / "state/0/1/3.zip").unlink()
+    else:
+        checkpoint.put("state/0/1/3.zip", "other rows")
+    with pytest.raises(CheckpointMismatchError, match=r"state/0/1/3\.zip .* delete that folder"):
+        checkpoint.move(tmp_path / "new")
+    shutil.rmtree(tmp_path / "new")
+    new, _ = checkpoint.move(tmp_path / "new")
+    assert new.start()[2].decided.commit.batch == 1
+
+
+def test_an_observer_beside_a_move_sees_what_is_decided(tmp_path, meanwhile):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0, 1)
+    observer = CommitLogObserver(checkpoint.path)
+    find = binding.find
+    moved = []
+
+    def found(*args, **kwargs):
+        bound = find(*args, **kwargs)
+        if not moved:
+            moved.append(bound)
+            checkpoint.move(tmp_path / "x")
+            checkpoint.live(2)
+        return bound
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(binding, "find", found)
+        assert observer.decided() == range(3)
+    assert moved
+
+
+class _WrongError(Exception):
+    """Something that must never be."""
+
+
+class World:
+    """A query that is started, killed and moved at random, by commands that stand still."""
+
+    def __init__(self, seed, folder, patch):
+        self.random = random.Random(seed)
+        self.folder = folder
+        self.last = -1
+        self.told = []
+        self.places = [Whole(folder)]
+        self.alive = []
+        self.woken = self.moved = 0
+        self.until, self.act = None, None
+        for owner, name in (
+            (LocalStore, "create"), (LocalStore, "delete"), (LocalStore, "read"),
+            (moving_checkpoint, "_write"),
+        ):  # fmt: skip
+            patch.setattr(owner, name, self._around(getattr(owner, name)))
+        self.start(self.places[0])
+
+    def _around(self, operation):
+        def operated(*args, **kwargs):
+            self._tick()
+            result = operation(*args, **kwargs)
+            self._tick()
+            return result
+
+        return operated
+
+    def _tick(self):
+        if self.until is None:
+            return
+        self.until -= 1
+        if self.until == 0:
+            self.until = None
+            self.act()
+
+    def say(self, *words):
+        self.told.append(" ".join(map(str, words)))
+
+    def start(self, checkpoint, batches=None):
+        """Start the query there; False: it is refused."""
+        if not (checkpoint.path / "metadata").exists():
+            return False
+        options = DROPS_SOON if self.random.random() < 0.5 else {}
+        try:
+            bound = checkpoint.bound()
+            log = open_log(
+                bound.store, first_generation=bound.first_generation,
+                keep_ends=bound.keep_ends, **options,
+            )  # fmt: skip
+            here = asdict(place.here(checkpoint.path))
+            config = RunConfig(QUERY, "", str(checkpoint.path), (), **here)
+            refusal = judge_claim(config, log.newest_claim())
+            if refusal is not None:
+                raise refusal.error(refusal.message)
+            claim = Claim(QUERY, "run", str(checkpoint.path), "tests", **here)
+            generation = log.claim(claim).generation
+            decided = log.seal_below(generation).decided
+        except (CheckpointMismatchError, FencedError) as error:
+            self.say("start in", checkpoint.path.name, "refused:", error)
+            return False
+        known = -1 if decided is None else decided.commit.batch
+        self.say("start in", checkpoint.path.name, "generation", generation, "knows", known)
+        if known != self.last:
+            raise _WrongError(f"a start knows {known}, and the last decision is {self.last}")
+        if decided is not None and not decided.done:
+            log.append(generation, Done(known))
+        if options:
+            log.clean(generation)
+        for _ in range(self.random.randint(0, 2) if batches is None else batches):
+            self._decide(log, generation, checkpoint)
+        self.alive = [*self.alive, (log, generation, checkpoint)][-4:]
+        return True
+
+    def _decide(self, log, generation, checkpoint):
+        log.append(generation, commit(self.last + 1, f"g{generation}"))
+        self.last += 1
+        checkpoint.plan(self.last)
+        log.append(generation, Done(self.last))
+
+    def start_everywhere(self, batches=None):
+        """Start it in every place; return in how many it began."""
+        began = [each for each in self.places if self.start(each, batches)]
+        if len(began) > 1:
+            raise _WrongError(f"two places at once: {[each.path.name for each in began]}")
+        return len(began)
+
+    def others(self):
+        what = self.random.random()
+        if what < 0.4:
+            self.start_everywhere()
+        elif what < 0.6:
+            for _ in range(self.random.randint(2, 6)):
+                self.start_everywhere(1)
+        elif what < 0.8:
+            self.move()
+        elif self.alive:
+            run = self.random.choice(self.alive)
+            with contextlib.suppress(OnceForAllError):
+                self._decide(*run)
+                self.say("a run of generation", run[1], "goes on:", self.last)
+
+    def move(self, whole=None, checkpoint=None, name=None):
+        whole = self.random.random() < 0.5 if whole is None else whole
+        checkpoint = checkpoint or self.random.choice(self.places)
+        names = ["p", "q", "checkpoint"] if whole else ["x", "y"]
+        to = self.folder / (name or self.random.choice(names))
+        self.say("move of", checkpoint.path.name, "to", to.name)
+        try:
+            (move_checkpoint if whole else move_log)(str(checkpoint.path), str(to))
+        except OnceForAllError as error:
+            self.say("  ", type(error).__name__, error)
+            if whole and "delete that folder" in str(error) and self.until is None:
+                shutil.rmtree(to)
+        else:
+            self.moved += 1
+        finally:
+            known = any(each.path == to for each in self.places)
+            if whole and not known and (to / "onceforall").exists():
+                self.places.append(at(to))
+
+    def step(self):
+        if self.random.random() < 0.3:
+            self.start_everywhere()
+            return
+
+        def stand_still():
+            self.say("  stands still")
+            for _ in range(self.random.randint(1, 3)):
+                self.others()
+            self.say("  wakes")
+            self.woken += 1
+
+        self.until, self.act = self.random.randint(1, 250), stand_still
+        self.move()
+        self.until = None
+
+    def end(self):
+        """Whatever happened, commands that the errors name lead on."""
+        for _ in range(3):
+            for checkpoint in list(self.places):
+                for whole, names in ((True, ("p", "q", "checkpoint")), (False, ("x", "y"))):
+                    for name in names:
+                        if self.start_everywhere(1):
+                            return
+                        self.move(whole, checkpoint, name)
+        raise _WrongError("no command leads on")
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(120), pytest.param(range(120, 3000), marks=pytest.mark.long)]
+)
+def test_of_places_that_were_moved_at_random_one_decides_and_knows_all(
+    tmp_path, monkeypatch, seeds
+):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    woken = moved = 0
+    for seed in seeds:
+        folder = tmp_path / str(seed)
+        with monkeypatch.context() as patched:
+            world = World(seed, folder, patched)
+            try:
+                for _ in range(world.random.randint(2, 7)):
+                    world.step()
+                world.end()
+            except _WrongError as error:
+                pytest.fail("\n".join([f"seed {seed}: {error}", *world.told]))
+        woken += world.woken
+        moved += world.moved
+        shutil.rmtree(folder)
+    assert woken > len(seeds)
+    assert moved > len(seeds)
