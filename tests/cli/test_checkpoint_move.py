@@ -72,7 +72,7 @@ def at(path):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    return Whole(tmp_path)
+    return Whole(tmp_path / "näme %20 + #")
 
 
 def assert_left(old):
@@ -238,7 +238,7 @@ def test_a_command_that_was_overtaken_changes_nothing_in_the_new_place(
 
 def test_what_leads_through_links_is_renamed_or_refused(checkpoint, tmp_path):
     checkpoint.live(0)
-    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(checkpoint.path.parent)
     given = f"file:{tmp_path}/link/checkpoint/{SCHEMA}"
     metadata = "state/0/_metadata/v2/0"
     checkpoint.put(metadata, "v2\n" + json.dumps({"stateSchemaFilePaths": [given]}))

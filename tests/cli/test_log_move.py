@@ -68,7 +68,7 @@ class Checkpoint:
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    return Checkpoint(tmp_path)
+    return Checkpoint(tmp_path / "näme %20 + #")
 
 
 def old_place(checkpoint, first=0):

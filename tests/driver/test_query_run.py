@@ -131,6 +131,25 @@ def test_a_run_that_has_ended_sweeps_its_own_generation_and_not_before(monkeypat
     assert set(map(str, swept[3:])) == {str(OWN)}
 
 
+@pytest.mark.parametrize("lived", [0, 2, 50])
+def test_the_end_of_a_run_is_followed_by_sweeps_soon_however_long_it_lived(monkeypatch, lived):
+    """A task of it may open a transaction until Spark has killed it."""
+    run = run_of(Execution(False), OWN)
+    alive = [True] * lived
+    run.is_active = lambda: alive.pop() if alive else False
+    sweeps, swept, waits = sweeper_of(run), [], []
+
+    class Changed:
+        def wait(self, timeout):
+            waits.append(timeout)
+
+    sweeps._changed = Changed()
+    monkeypatch.setattr(sweeps, "sweep_all", swept.append)
+    sweeps.until_the_end()
+    assert swept == [*[OLDER] * lived, *[OWN] * (sweeper.SWEEPS_AFTER_THE_END + 1)]
+    assert waits[lived + 1 :] == [1, 2, 4, 8]
+
+
 def test_a_sweeper_that_is_closed_ends_at_once(monkeypatch):
     waits = threading.Event()
 

@@ -166,6 +166,24 @@ def test_what_is_wrong_is_told_in_a_sentence(spark, hdfs_server):
         Stores(spark).client("hdfs://127.0.0.1:9/a").read("x")
 
 
+def test_a_start_with_other_credentials_gets_a_client_with_them(spark, s3_bucket):
+    """A program that starts its query again when the keys have been replaced."""
+    url = f"s3a://{s3_bucket}/keys"
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    key = configuration.get("fs.s3a.secret.key")
+    before = Stores(spark).client(url)
+    assert Stores(spark).client(url) is before
+    configuration.set("fs.s3a.secret.key", "another")
+    try:
+        client = Stores(spark).client(url)
+        assert client is not before
+        assert client._system.getConf().get("fs.s3a.secret.key") == "another"
+    finally:
+        configuration.set("fs.s3a.secret.key", key)
+    assert Stores(spark).client(url) is before
+    assert before.read("x") is None
+
+
 def test_hdfs_in_safe_mode_is_told_and_works_again_afterwards(spark, hdfs_server, hdfs_folder):
     client = Stores(spark).client(hdfs_folder)
     client.create("before", b"x")

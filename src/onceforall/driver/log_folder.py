@@ -104,7 +104,7 @@ def bind_log(
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     wanted = None if settings.commit_log is None else stores.log_location(settings.commit_log)
-    if wanted is not None and _lies_in(wanted, checkpoint):
+    if wanted is not None and lies_in(wanted, checkpoint):
         raise OptionError(
             f"onceforall.commitLog={settings.commit_log} lies in the checkpoint {checkpoint} "
             "itself. Leave the option out: that is where the "
@@ -242,7 +242,8 @@ def check_place(
         rows_place(checkpoint, settings, stores)
 
 
-def _lies_in(location: str, checkpoint: AnyPath) -> bool:
+def lies_in(location: str, checkpoint: AnyPath) -> bool:
+    """Tell whether the place of a log (a URL) lies in a checkpoint."""
     if isinstance(checkpoint, RemotePath):
         return f"{location}/".startswith(f"{checkpoint}/")
     return is_local(location) and binding.log_path(location).is_relative_to(checkpoint)

@@ -22,7 +22,9 @@ SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
 """A dead or frozen predecessor's tasks can open transactions for a while; the last interval
 repeats."""
 
-SWEEPS_AFTER_THE_END = 3
+SWEEPS_AFTER_THE_END = 4
+"""So many behind the one that finds the run ended, at the first of these intervals: tasks of it may
+open transactions until Spark has killed them."""
 
 
 class Sweeper:
@@ -80,7 +82,7 @@ class Sweeper:
         """Clean the log after each start or roll, and sweep again and again, until shortly after
         the run has ended.
         """
-        turn = 0
+        turn = ended = 0
         while not self._closed.is_set():
             if self._changed.wait(
                 timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]
@@ -91,9 +93,12 @@ class Sweeper:
                 continue
             turn += 1
             last = not self._is_active()
+            if last:
+                # The intervals begin anew: those of a run that has lived for long are long.
+                turn, ended = ended, ended + 1
             self.sweep_all(self.last_sweeps() if last else self._sweeps)
             self._forget_aborted()
-            if last and turn > SWEEPS_AFTER_THE_END:
+            if ended > SWEEPS_AFTER_THE_END:
                 return
 
     def sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:

@@ -35,6 +35,7 @@ from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.store import keeps_ends
 from onceforall.common import arguments
 from onceforall.driver import place
+from onceforall.driver.log_folder import lies_in
 from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
 from onceforall.protocol.entries import Claim, Done
 from onceforall.protocol.judgement import judge_claim
@@ -92,7 +93,7 @@ def move_log(
     stores = Stores(None, settings)
     path = stores.checkpoint(arguments.path("checkpoint", checkpoint))
     location = stores.log_location(arguments.path("to", to))
-    if f"{location}/".startswith((f"{path}/", f"file://{path}/")):
+    if lies_in(location, path):
         raise OptionError(
             f"{location} lies in the checkpoint {path} itself. Name a folder outside of it."
         )

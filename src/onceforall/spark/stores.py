@@ -60,9 +60,12 @@ _KNOWN_PROVIDERS = (
 )
 """Where S3A can get its credentials from, as far as obstore gets the same ones."""
 
-_CLIENTS: dict[tuple[int, str], tuple[Any, HadoopClient]] = {}
-"""By gateway and URL: a client has a file system object of its own in the JVM, which would stay
-there after each start."""
+_TOLD = ("fs.", "dfs.")
+"""How the names of settings begin that Hadoop's file systems look at."""
+
+_CLIENTS: dict[tuple[int, str, tuple[int, ...]], tuple[Any, HadoopClient]] = {}
+"""By gateway, URL and what file systems are told: a client has a file system object of its own in
+the JVM, which would stay there after each start. A start with other credentials has another one."""
 
 
 class Stores:
@@ -168,7 +171,8 @@ class Stores:
             )
         if self._gateway is None:
             self._launch()
-        key = (id(self._gateway), url)
+        told = tuple(self._configuration.getPropsWithPrefix(each).hashCode() for each in _TOLD)
+        key = (id(self._gateway), url, told)
         if key not in _CLIENTS:
             client = HadoopClient(self._gateway, self._configuration, url)
             _CLIENTS[key] = (self._gateway, client)
