@@ -1,6 +1,7 @@
 """kill -9 of a Spark Connect server, and of the child that takes the batches, which outlives it: a
 read_committed reader and a folder's manifest then have each row once."""
 
+import contextlib
 import random
 import signal
 import time
@@ -236,11 +237,11 @@ def test_a_server_killed_at_random_moments_neither_loses_nor_doubles(written):
 
 @pytest.mark.long
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_leaves_nothing_open(written, tmp_path):
-    # A frozen worker's producer would send nothing that could be left open.
-    server = written.server("task.pre_commit.before=delay:60000@3")
+    # Behind its pre-commit, for before it the producer may have sent nothing that is left open.
+    server = written.server("task.pre_commit.after=delay:60000@3")
     stop_file = tmp_path / "stop"
     client = written.start(server, until_batch=1000, stop_file=str(stop_file))
-    server.wait_for_failpoint("task.pre_commit.before")
+    server.wait_for_failpoint("task.pre_commit.after")
     until(
         lambda: held_back(written.config["bootstrap"], written.config["topic"]) > 0,
         30,
@@ -248,6 +249,10 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch_leaves_nothing_open(wr
     )
     (child,) = server.children()
     stop_file.touch()
+    until(lambda: "Asked to cancel jobs with tag" in server.log(), 60, server.log)
+    # Spark sends it twice, too, but may be late with the second one.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child.terminate()
     assert client.status()["at"] == "run"
     until(lambda: not child.is_running(), 60, server.said)
     assert not held_back(written.config["bootstrap"], written.config["topic"])

@@ -141,6 +141,30 @@ def test_a_second_signal_ends_the_process_at_once(program, first, second):
     assert time.monotonic() - began < 5
 
 
+def test_a_signal_that_is_sent_twice_for_one_end_ends_in_order(program):
+    """As Spark sends it to its children."""
+    ended = program(
+        """
+class WaitingRun(Run):
+    def settle(self, until_s):
+        (folder / "settling").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        super().settle(until_s)
+
+
+stopping.arm(repeats=True)
+stopping.PROCESS.add(WaitingRun())
+wait()
+"""
+    ).send(signal.SIGTERM)
+    ended.wait_for("settling")
+    ended.send(signal.SIGTERM)
+    (ended.folder / "go").touch()
+    assert ended.code() == 128 + signal.SIGTERM
+    assert ended.left() == {"asked", "settling", "go", "settled"}
+
+
 def test_a_handler_of_the_program_stays_in_force(program):
     ended = program(f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n{ARMED}wait()").send(
         signal.SIGTERM
