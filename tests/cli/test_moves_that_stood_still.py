@@ -15,6 +15,7 @@ from cli.test_checkpoint_move import Whole, at
 from cli.test_log_move import QUERY, Checkpoint
 from commit_log.building import commit, open_log
 from onceforall.commit_log import LocalStore, binding, repointing
+from onceforall.commit_log.envelope import DETACHED, MOVED
 from onceforall.driver import place
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
 from onceforall.operate import detaching, moving, moving_checkpoint
@@ -80,6 +81,20 @@ def test_a_detachment_that_wakes_where_its_chain_was_dropped_has_detached_nothin
         detaching._leave(bound, generation, 1)
     log.append(newest, commit(9))
     assert checkpoint.start()[2].decided.commit.batch == 9
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_a_detachment_that_crashed_behind_its_last_entry_is_found(tmp_path, completed):
+    """Also where that stands behind the DONE of the batch that it completed."""
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0)
+    log, generation, _ = checkpoint.start()
+    if completed:
+        log.append(generation, Done(0))
+    assert moving.ended_by(checkpoint.bound(), DETACHED) is None
+    detaching._leave(checkpoint.bound(), generation, 2 if completed else 1)
+    assert moving.ended_by(checkpoint.bound(), DETACHED)[0] == generation
+    assert moving.ended_by(checkpoint.bound(), MOVED) is None
 
 
 @pytest.mark.parametrize("deleted", [True, False])

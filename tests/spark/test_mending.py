@@ -79,6 +79,15 @@ def test_the_torn_plan_of_a_decided_batch_is_put_back_as_it_was(checkpoint, torn
     assert checkpoint.set_aside() == ["offsets.1"]
 
 
+def test_the_checksum_of_a_plan_that_is_gone_goes_too(checkpoint):
+    """Spark would take the plan that is put back for damaged."""
+    checkpoint.lose("offsets/1")
+    checkpoint.write("offsets/.1.crc", "crc of what is gone")
+    mending.put_back(checkpoint.path)
+    assert checkpoint.text("offsets/1") == PLAN
+    assert not (checkpoint.path / "offsets" / ".1.crc").exists()
+
+
 def test_a_plan_that_is_gone_is_put_back_durably_before_spark_reads_it(checkpoint, monkeypatch):
     checkpoint.lose("offsets/1")
     recorder = Recorder(monkeypatch)

@@ -159,6 +159,24 @@ def test_a_run_makes_a_folder_and_forgets_it_and_what_earlier_runs_have_left(pla
         assert place.folders() == []
 
 
+def test_rows_that_could_not_be_deleted_go_with_a_later_batch(place, monkeypatch):
+    of_run = keeper(place)
+
+    def run(batch):
+        assert of_run.keeping(None, [], 3, batch).required is False
+        keep(place, batch, 3)
+        of_run.forget(batch)
+
+    run(1)
+    with monkeypatch.context() as away:
+        away.setattr(type(place), "remove", lambda *_: (_ for _ in ()).throw(OSError("away")))
+        with pytest.raises(OSError, match="away"):
+            run(2)
+    assert place.folders() == ["3.2"]
+    run(3)
+    assert place.folders() == []
+
+
 def test_what_a_task_has_not_kept_does_not_count(place):
     unseen = result_of({"file": "0.0/0-9-9.arrow", "sha256": "", "rows": 100})
     assert keeper(place).seen([unseen])[0]["committable"] == {"name": "t"}

@@ -15,6 +15,7 @@ from onceforall import read_files
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.names import parse_name
 from onceforall.sink import Sweep
+from onceforall.sinks.files.tree import Tree
 from sinks.files.building import (
     QUERY,
     attempt,
@@ -339,3 +340,22 @@ def test_a_full_disk_fails_a_task_that_writes_orc_and_leaves_nothing(disk):
     )
     assert ended.returncode == 0, ended.stderr
     assert re.match(rf"\[\] .*{named(folder, errno.ENOSPC)}.*Free some space", ended.stdout)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_error_in_syncing_one_of_several_folders_is_one(tmp_path, monkeypatch, bad):
+    tree = Tree(tmp_path)
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    tree.sync_all(folders)
+    sync = Tree.sync
+
+    def failing(self, folder):
+        if folder == folders[bad]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(self, folder)
+
+    monkeypatch.setattr(Tree, "sync", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        tree.sync_all(folders)

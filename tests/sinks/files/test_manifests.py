@@ -1,6 +1,7 @@
 """Manifests: the chain of batches, merging, damage, and what late writers do to it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,26 @@ def test_few_files_hold_many_batches(tmp_path, merging):
         20,
         21,
     ]
+
+
+def test_manifests_of_which_the_listing_left_one_out_are_not_merged(tmp_path, merging, monkeypatch):
+    """A merged one without its batch would hide that batch from every reader."""
+    write(tmp_path, range(2))
+    listing, left_out = manifest_writing.ManifestWriter.listing, []
+
+    def lagging(writer):
+        found = listing(writer)
+        if 1 in found.loose and not left_out:
+            left_out.append(1)
+            return replace(found, loose=[batch for batch in found.loose if batch != 1])
+        return found
+
+    with monkeypatch.context() as lags:
+        lags.setattr(manifest_writing.ManifestWriter, "listing", lagging)
+        write(tmp_path, [2, 3])
+    assert left_out
+    write(tmp_path, range(4, 12))
+    assert batches(tmp_path) == list(range(12))
 
 
 def test_merging_goes_on_for_long_and_keeps_few_files(tmp_path, merging):
