@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from onceforall import FileSink, read_files
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError
-from onceforall.sinks.files.places.gcs import gcs_target, is_gcs
+from onceforall.sinks.files.places.gcs import client, gcs_target, is_gcs
 from onceforall.sinks.files.places.gcs.client import GcsBucket, GcsError
 from onceforall.sinks.files.places.gcs.lifecycle import check_lifecycle
 from onceforall.sinks.files.places.objects.paths import ObjectPath
@@ -190,3 +191,20 @@ def test_a_reader_has_one_client_until_its_token_ends(monkeypatch):
         bucket.file_system()
     assert len(made) == 2
     assert bucket.file_system() is made[1]
+
+
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "UTC", "Asia/Tokyo"])
+def test_a_token_ends_when_google_says_in_whatever_zone_the_machine_is(monkeypatch, zone):
+    """google-auth gives the end in UTC, without saying so."""
+    ends = datetime(2026, 11, 27, 12, 0)  # noqa: DTZ001  as it gives it
+    monkeypatch.setattr(client, "_token_of", lambda _: ("token", ends))
+    monkeypatch.setattr(client._clients, "of", lambda settings: None)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        bucket = client.GcsBucket(ObjectPath("gs://bucket"), {"credentials_file": "/keys/a.json"})
+        _, until = bucket._new_files()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert until == ends.replace(tzinfo=timezone.utc)

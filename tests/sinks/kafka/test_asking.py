@@ -8,9 +8,11 @@ import pytest
 from onceforall.errors import SinkUnavailableError
 from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
-from onceforall.sinks.kafka.driver import broker_client
+from onceforall.sinks.kafka.driver import broker_client, wire
 from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError, BrokerClient
 from onceforall.sinks.kafka.driver.wire import NoAnswer
+from onceforall.sinks.kafka.task import librdkafka as lib
+from onceforall.sinks.kafka.task.client import Client
 
 A, B = ("a", 1), ("b", 2)
 
@@ -83,3 +85,59 @@ def test_a_commit_that_is_asked_for_again_looks_at_the_cluster_again(monkeypatch
     sink.commit(permit, told)
     assert looked == [[], ["x", "y"]]
     assert unsure == [set(), {"x", "y"}]
+
+
+def test_a_request_whose_connection_broke_while_it_was_sent_may_have_arrived(monkeypatch):
+    """Its id isn't used again, for it may take effect late."""
+
+    class Breaking:
+        closed = 0
+
+        def send(self, requests):
+            raise wire._ConnectionLostError("reset")
+
+        def close(self):
+            self.closed += 1
+
+    connection, exchange = Breaking(), wire.Wire()
+    monkeypatch.setattr(exchange, "_borrow", lambda address: connection)
+    answers = exchange.exchange([(A, object()), (A, object())], 0.0)
+    assert [(each.sent, each.refused) for each in answers] == [(True, False), (True, False)]
+    assert connection.closed
+
+
+def test_a_request_that_found_no_connection_was_not_sent(monkeypatch):
+    exchange = wire.Wire()
+
+    def refused(*_):
+        raise wire._ConnectionLostError("refused")
+
+    monkeypatch.setattr(wire, "_Connection", refused)
+    (answer,) = exchange.exchange([(A, object())], 0.0)
+    assert not answer.sent
+
+
+def test_a_partition_without_a_leader_gets_no_records_without_a_key():
+    led = (lib.MetadataPartition * 3)(
+        lib.MetadataPartition(id=0, leader=4),
+        lib.MetadataPartition(id=1, leader=-1),
+        lib.MetadataPartition(id=2, leader=0),
+    )
+    topics = (lib.MetadataTopic * 1)(
+        lib.MetadataTopic(topic=b"t", partition_cnt=3, partitions=led, err=0)
+    )
+
+    class Library:
+        def metadata(self, handle, of_all, topic, found, timeout_ms):
+            found._obj.contents = lib.Metadata(topic_cnt=1, topics=topics)
+            return 0
+
+        def metadata_destroy(self, found):
+            pass
+
+    asking = object.__new__(Client)
+    asking._lib, asking._handle, asking._topics = Library(), None, {"t": None}
+    asking.topic = lambda name: None
+    found, error = asking.partitions("t", 1.0)
+    assert error is None
+    assert (found.count, found.led) == (3, (0, 2))
