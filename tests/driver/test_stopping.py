@@ -217,6 +217,23 @@ _, status = os.waitpid(child, 0)
     assert ended.left() == {"child -15, run goes on", "asked", "settled"}
 
 
+def test_the_queries_that_a_child_made_by_fork_has_started_are_stopped_when_it_ends(program):
+    text = """
+child = os.fork()
+if child == 0:
+    stopping.arm()
+    stopping.PROCESS.add(Run())
+    ready()
+    sys.exit(0)
+os.waitpid(child, 0)
+(folder / f"child's run {'stopped' if (folder / 'settled').exists() else 'left alone'}").touch()
+os._exit(0)
+"""
+    ended = program(f"{ARMED}{text}")
+    assert ended.code() == 0
+    assert ended.left() == {"child's run stopped", "asked", "settled"}
+
+
 def test_another_thread_than_the_main_one_installs_nothing():
     answers = []
     thread = threading.Thread(target=lambda: answers.append(stop_on_sigterm()))

@@ -117,6 +117,25 @@ OTHER = {
         "order of rows|collect_list",
     ),
     "the first": (lambda b: b.groupBy("key").agg(F.first("number")), "order of rows|first"),
+    **{
+        f"the aggregate {name}": (
+            lambda b, call=call: b.groupBy("key").agg(F.expr(call)),
+            "order of rows|floating-point",
+        )
+        for name, call in {
+            "last": "last(number)",
+            "any_value": "any_value(number)",
+            "max_by": "max_by(number, real)",
+            "min_by": "min_by(number, real)",
+            "mode": "mode(number)",
+            "array_agg": "array_agg(number)",
+            "collect_set": "collect_set(number)",
+            "approx_percentile": "approx_percentile(number, 0.5)",
+            "histogram_numeric": "histogram_numeric(number, 3)",
+            "stddev": "stddev(number)",
+            "corr": "corr(number, real)",
+        }.items()
+    },
     "a limit": (lambda b: b.limit(3), "Limit"),
     "a sample": (lambda b: b.sample(0.5, seed=1), "Sample"),
     "a rank": (

@@ -9,6 +9,7 @@ from onceforall.sinks.files.places.objects import staging
 from onceforall.sinks.files.places.objects.paths import ObjectPath
 from onceforall.sinks.files.places.objects.tree import ObjectTree
 from onceforall.sinks.files.places.s3.bucket import S3Error
+from onceforall.sinks.files.reading.sources import S3Source
 
 pytestmark = pytest.mark.s3
 
@@ -123,3 +124,28 @@ def test_a_file_without_content_has_one_part():
     assert upload.end() == 0
     assert parts.sizes == [0]
     assert upload.etags == ["etag-1"]
+
+
+def test_pyarrow_reads_with_all_that_temporary_keys_are(monkeypatch):
+    """Without the session's token they are refused."""
+    given = {}
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **options: given.update(options))
+    source = object.__new__(S3Source)
+    source._files = None
+    source._settings = {
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+        "session_token": "token",
+        "region": "eu-central-1",
+        "endpoint": "http://127.0.0.1:9000",
+    }
+    source._file_system()
+    assert given == {
+        "access_key": "key",
+        "secret_key": "secret",
+        "session_token": "token",
+        "region": "eu-central-1",
+        "endpoint_override": "127.0.0.1:9000",
+        "scheme": "http",
+        "force_virtual_addressing": False,
+    }

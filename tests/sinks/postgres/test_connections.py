@@ -5,8 +5,11 @@ import copy
 import logging
 import pickle
 import socket
+import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -452,3 +455,35 @@ def test_the_session_of_a_client_that_is_gone_ends(database):
     with psycopg.connect(database, autocommit=True) as other:
         count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leaving'"
         until(lambda: other.execute(count).fetchone() == (0,), 10, "the session has ended")
+
+
+@pytest.fixture
+def folder_for_all():
+    """The server's account can enter it."""
+    with tempfile.TemporaryDirectory(prefix="onceforall-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_of_several_hosts_the_primary_is_taken_wherever_it_stands(folder_for_all):
+    """Behind a failover the first one is a standby, on which nothing can be written."""
+    with EmbeddedPostgres(data_dir=folder_for_all / "first"):
+        pass
+    # With the owners of its files.
+    subprocess.run(["cp", "-a", folder_for_all / "first", folder_for_all / "second"], check=True)
+    signals = [
+        each.parent / "standby.signal" for each in (folder_for_all / "first").rglob("PG_VERSION")
+    ]
+    min(signals, key=lambda each: len(each.parts)).touch()
+    with (
+        EmbeddedPostgres(data_dir=folder_for_all / "first") as standby,
+        EmbeddedPostgres(data_dir=folder_for_all / "second") as primary,
+    ):
+        assert standby.password == primary.password
+        with psycopg.connect(standby.conninfo) as connection:
+            assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+        hosts = {**conninfo_to_dict(primary.conninfo), "port": f"{standby.port},{primary.port}"}
+        hosts["host"] = "127.0.0.1,127.0.0.1"
+        with Access(hosts, patience_s=10).connect(**NAME) as connection:
+            assert connection.info.port == primary.port
+            assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)

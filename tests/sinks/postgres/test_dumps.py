@@ -166,3 +166,22 @@ def test_the_remedy_for_a_locked_staging_table_goes_by_who_has_it_locked(
     words = staging.kept_locked(None, "onceforall", ["stg_1"])
     assert ("pg_dump need not" in words) == is_dump
     assert ("pg_terminate_backend" in words) == (not is_dump)
+
+
+@pytest.mark.parametrize(
+    ("kept", "drops", "left"),
+    [
+        (["b"], {("a", "c"): True}, ["b"]),
+        (["b"], {("a", "c"): False}, ["a", "b", "c"]),
+        ([], {}, ["a", "b", "c"]),
+        (["a", "b", "c"], {}, ["a", "b", "c"]),
+    ],
+)
+def test_what_could_not_be_dropped_is_left_whoever_keeps_it_by_now(monkeypatch, kept, drops, left):
+    """Who kept it may have ended between the drop and the look."""
+    monkeypatch.setattr(staging, "set_lock_timeout", lambda *_: None)
+    monkeypatch.setattr(
+        staging, "holders", lambda *_: [staging.Holder(table, 1, "pg_dump") for table in kept]
+    )
+    monkeypatch.setattr(staging, "_dropped", lambda _, __, some: drops.get(tuple(some), False))
+    assert staging.drop_unlocked(None, "onceforall", ["a", "b", "c"], 1.0) == left
