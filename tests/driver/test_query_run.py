@@ -5,13 +5,14 @@ import json
 import pickle
 import signal
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from onceforall.driver import stopping, sweeper
-from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun
+from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun, shortest_timeout_ms
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
 from onceforall.driver.transaction import BatchTransaction
@@ -83,6 +84,31 @@ def sweeper_of(run):
 )
 def test_a_run_sweeps_its_own_generation_only_when_no_batch_can_come(alive, leftovers, due):
     assert sweeper_of(run_of(Execution(alive), leftovers)).last_sweeps() == due
+
+
+def test_the_sweep_of_a_process_that_ends_is_for_its_own_generation_too():
+    """It is the last one until the next start, also while Spark's thread may still be alive."""
+    run, swept = run_of(Execution(True), OWN), []
+    run._coordinator.settled = lambda seconds: True
+    run._sweeper = sweeper_of(run)
+    run._sweeper.sweep_all = swept.append
+    run._forget_aborted = lambda: None
+    run.settle(time.monotonic() + 5)
+    assert swept == [OWN]
+
+
+@pytest.mark.parametrize(
+    ("times", "shortest"),
+    [([60_000, 900_000], 60_000), ([900_000, None, 60_000], 60_000), ([None], None), ([], None)],
+)
+def test_the_first_of_the_sinks_transactions_to_time_out_limits_the_decision(times, shortest):
+    sinks = {
+        str(number): SimpleNamespace(
+            capabilities=SimpleNamespace(transaction_timeout_ms=milliseconds)
+        )
+        for number, milliseconds in enumerate(times)
+    }
+    assert shortest_timeout_ms(sinks) == shortest
 
 
 class CannotDelete:

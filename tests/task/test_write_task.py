@@ -5,8 +5,11 @@ import pytest
 from pyspark import TaskContext
 
 from onceforall.errors import RefusedRecordError
+from onceforall.sink import TaskAttempt
 from onceforall.task import write_task as tasks
-from onceforall.task.write_task import WriteSpec, WriteTask
+from onceforall.task.kept_rows import Keeping, KeptFile
+from onceforall.task.row_places.local import LocalRows
+from onceforall.task.write_task import KeptRows, WriteKeptTask, WriteSpec, WriteTask
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
 HASHES = pa.array([3, 4], pa.int64())
@@ -149,15 +152,24 @@ def test_a_sink_is_given_plain_types():
     assert taken == [pa.string()]
 
 
-def test_rows_that_are_written_again_from_kept_ones_are_known_to_be_kept():
+def test_rows_that_are_written_again_from_kept_ones_are_known_to_be_kept(tmp_path):
     """Their transaction may be lost once more."""
+    written = []
 
     class Preparing(Refusing):
+        def invoke(self, transaction, rows):
+            written.append(rows)
+
         def pre_commit(self, transaction):
             return {"name": "t"}
 
-    spec = WriteSpec(Preparing(None), "out", 0)
-    attempt = WriteTask((spec,), "query", 1, 0, 5, digest_only=False)._attempt(spec, Context())
-    writer = tasks._Writer(spec, attempt, digest_only=False, keep_in=None, kept={"file": "f"})
-    writer.add(ROWS, HASHES)
-    assert writer.finish()["committable"]["rows"] == {"file": "f"}
+    place = LocalRows(tmp_path)
+    place.make("0.0")
+    file = KeptFile(place, TaskAttempt("query", "out", 0, 0, 0, 1, 2))
+    file.add(ROWS)
+    entry = KeptRows(WriteSpec(Preparing(None), "out", 0), 1, file.finish())
+    task = WriteKeptTask((entry,), "query", 1, 0, 5, 0, Keeping(place, required=False))
+    (result,) = task._write(entry, 2)
+    assert pa.Table.from_batches(written).to_pydict() == ROWS.to_pydict()
+    assert (result["partition"], result["rows"]) == (1, 2)
+    assert result["committable"]["rows"] == entry.kept
