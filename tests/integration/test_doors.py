@@ -259,6 +259,34 @@ def test_several_queries_run_in_one_session(broker, source, sink, tmp_path):
     assert values(broker.bootstrap_servers, outs[1].topic) == ["v1", "v2"]
 
 
+def test_a_writer_that_is_used_again_changes_nothing_of_the_query_that_it_has_started(
+    source, tmp_path
+):
+    lake, other = tmp_path / "lake", tmp_path / "other"
+    writer = (
+        ofa.write_stream(source.stream())
+        .to(ofa.FileSink(str(lake)))
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(processingTime="50 milliseconds")
+    )
+    source.add(*rows(1))
+    query = writer.start()
+
+    def written():
+        assert query.exception() is None
+        return ofa.read_files(lake).to_arrow().num_rows if lake.exists() else 0
+
+    try:
+        until(lambda: written() == 1, 60)
+        writer.to(ofa.FileSink(str(other)), name="other")
+        writer.option("checkpointLocation", str(tmp_path / "cp of another"))
+        source.add(*rows(2))
+        until(lambda: written() == 2, 60)
+    finally:
+        query.stop()
+    assert not other.exists()
+
+
 def test_a_batch_that_writes_nothing_is_decided_and_done(broker, source, sink, run, tmp_path):
     out = sink()
     source.add(*rows(1, 2))
