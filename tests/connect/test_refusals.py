@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from support.connect_server import PASSWORD
+from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -71,6 +72,21 @@ def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     assert (status["at"], status["class"]) == ("run", "CheckpointMismatchError"), status
     assert "Name the same one" in status["ours"]
     assert not list((tmp_path / "files").rglob("part-*"))
+    # One in which another query runs: that one isn't fenced, and goes on.
+    running = pipeline.start(connect_server, checkpoint=str(tmp_path / "other"), until_batch=1000)
+    commits = tmp_path / "other" / "commits"
+    until(lambda: (commits / "0").exists(), 60, running.log)
+    status = pipeline.start(
+        connect_server,
+        door="exactly_once",
+        named_checkpoint=str(tmp_path / "other"),
+        files=str(tmp_path / "foreign"),
+    ).status()
+    assert (status["at"], status["class"]) == ("run", "CheckpointMismatchError"), status
+    assert "Name the same one" in status["ours"]
+    assert not list((tmp_path / "foreign").rglob("part-*"))
+    newest = max(int(file.name) for file in commits.iterdir() if file.name.isdecimal())
+    until((commits / str(newest + 2)).exists, 60, running.log)
 
 
 @pytest.mark.long  # write_stream does so at its start
