@@ -4,6 +4,7 @@ import pytest
 
 from support import class_archive
 from support.connect_server import ConnectPipeline, ConnectServer
+from support.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,10 @@ def connect_server(tmp_path_factory, _class_archive):
 
 
 @pytest.fixture
-def pipeline(tmp_path, _class_archive):
+def pipeline(request, tmp_path, _class_archive):
     made = ConnectPipeline(tmp_path)
     yield made
     made.close()
+    if "connect_server" in request.fixturenames:
+        server = request.getfixturevalue("connect_server")
+        until(lambda: not server.children(), 60, "no query goes on, beside all later tests")

@@ -73,7 +73,13 @@ def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     assert "Name the same one" in status["ours"]
     assert not list((tmp_path / "files").rglob("part-*"))
     # One in which another query runs: that one isn't fenced, and goes on.
-    running = pipeline.start(connect_server, checkpoint=str(tmp_path / "other"), until_batch=1000)
+    stop_file = tmp_path / "stop"
+    running = pipeline.start(
+        connect_server,
+        checkpoint=str(tmp_path / "other"),
+        until_batch=1000,
+        stop_file=str(stop_file),
+    )
     commits = tmp_path / "other" / "commits"
     until(lambda: (commits / "0").exists(), 60, running.log)
     status = pipeline.start(
@@ -87,6 +93,9 @@ def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     assert not list((tmp_path / "foreign").rglob("part-*"))
     newest = max(int(file.name) for file in commits.iterdir() if file.name.isdecimal())
     until((commits / str(newest + 2)).exists, 60, running.log)
+    # The server is other tests', too, and would go on with it.
+    stop_file.touch()
+    assert running.status()["error"] is None
 
 
 @pytest.mark.long  # write_stream does so at its start
