@@ -69,7 +69,7 @@ scale: $(READY)  ## what many Kafka transactions cost the driver; writes docs/sc
 bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): nothing may grow
 	$(BIN)/python -m benchmarks.long_run --minutes $(or $(BENCH_LONG_MINUTES),60)
 
-chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
+chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended, and from what is published
 	PYTHONPATH=tests:. $(BIN)/python -m chaos $(CHAOS)
 
 chaos-cluster: $(READY)  ## four jobs on a cluster of two machines under 200 faults (CHAOS_CLUSTER='--faults 20'); takes root, for namespaces
@@ -84,12 +84,13 @@ recipes: $(READY)  ## the recipes of examples/cluster, on a standalone cluster
 redos: $(READY)  ## a hundred lost batches of Kafka sources of all shapes (REDOS=100, REDOS_SEED=1), each healed by restarts alone
 	REDOS=$(or $(REDOS),100) $(BIN)/python -m pytest -s -q tests/integration/test_many_redos.py
 
-simulator: $(READY)  ## a million simulated schedules with five faults or more, every schedule of small worlds, the Kafka sink over simulated brokers, and the PostgreSQL sink on a real server; goes on from what is published
+simulator: $(READY)  ## three million simulated schedules with five faults or more, every schedule of small worlds, the Kafka sink over simulated brokers, and the PostgreSQL sink on a real server; goes on from what is published
 	mkdir -p build/simulator && test -e build/simulator/state.json || cp docs/simulator-state.json build/simulator/state.json
-	$(BIN)/python -m simulator --schedules 1000000 --workers 2
+	$(BIN)/python -m simulator --schedules 3000000 --workers 2
 	$(BIN)/python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
 	$(BIN)/python -m simulator.brokers --schedules 100000 --workers 2
 	$(BIN)/python -m simulator.database --schedules 5000 --workers 2
+	$(BIN)/python -m simulator.page
 
 evidence: $(READY)  ## which published results are of the code that is checked out, and what would have to run again
 	$(BIN)/python -m evidence

@@ -10,12 +10,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from evidence.digests import (
     ROOT,
-    package_digest,
     protocol_digest,
     query_digest,
     scale_digest,
@@ -62,6 +62,18 @@ def harness_of_the_benchmarks() -> str:
     return harness_digest()
 
 
+def of_the_simulator(kind: str) -> str:
+    """Return the digest of what one of the simulators runs."""
+    from simulator.page import digest_of_today
+
+    return digest_of_today(kind)
+
+
+def of_the_mutants() -> str:
+    """Return the digest of the planted bugs, and of what judges each."""
+    return str(import_module("mutants.report").digest_of_today())
+
+
 RESULTS = (
     Result(
         "docs/chaos-results.md",
@@ -78,17 +90,38 @@ RESULTS = (
         "CHAOS_MINUTES=120 make chaos, two hours",
     ),
     Result(
-        "docs/chaos-results.md",
-        "a million simulated schedules",
-        r"digest of the code \| (\w+)",
+        "docs/simulator-results.md",
+        "random schedules",
+        r"random schedules: digest of the code \| (\w+)",
         protocol_digest,
-        "make simulator, an hour and a half",
+        "make simulator, five hours",
+    ),
+    Result(
+        "docs/simulator-results.md",
+        "every schedule of a world",
+        r"Every schedule: digest of the code (\w+)\.",
+        partial(of_the_simulator, "exhaustive"),
+        "make simulator, ten minutes of it",
+    ),
+    Result(
+        "docs/simulator-results.md",
+        "the Kafka sink over simulated brokers",
+        r"(?s)## The Kafka sink.+?digest of the code \| (\w+)",
+        partial(of_the_simulator, "brokers"),
+        "make simulator, BROKERS of it",
+    ),
+    Result(
+        "docs/simulator-results.md",
+        "the PostgreSQL sink, statement by statement",
+        r"(?s)## The PostgreSQL sink.+?digest of the code \| (\w+)",
+        partial(of_the_simulator, "database"),
+        "make simulator, DATABASE of it",
     ),
     Result(
         "docs/mutants-results.md",
         "the planted bugs",
-        r"digest (\w+)",
-        package_digest,
+        r"Digest of package, bugs and tests: (\w+)\.",
+        of_the_mutants,
         "make mutants, four hours",
     ),
     Result(

@@ -8,7 +8,7 @@ import ast
 import hashlib
 import io
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -48,22 +48,30 @@ def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
     Raises:
         FileNotFoundError: a root isn't there.
     """
-    found: dict[Path, None] = {}
-    waiting = []
-    for root in roots:
-        path = _file_of(root, package)
-        if path is None:
-            raise FileNotFoundError(f"there is no module {root} in {package}")
-        waiting.append(path)
-    while waiting:
-        path = waiting.pop()
-        if path in found:
-            continue
-        found[path] = None
-        waiting += [
-            file for name in _imported(path) if (file := _file_of(name, package)) is not None
-        ]
-    return sorted(found)
+    return _closure((_there(name, package) for name in roots), lambda name: _file_of(name, package))
+
+
+def run_by(files: Iterable[Path], package: Path = PACKAGE, root: Path = ROOT) -> list[Path]:
+    """Return these files and everything of the project that they import, and what that imports;
+    with the ``conftest.py`` beside and above a test. Sorted.
+
+    What another program of a test imports isn't seen unless the test imports it, too.
+
+    Args:
+        files: modules of the package or of ``tests``, which may be a test.
+        package: the folder of ``onceforall``.
+        root: of the checkout.
+    """
+    tests = root / "tests"
+    beside = [
+        folder / "conftest.py"
+        for file in files
+        if file.is_relative_to(tests)
+        for folder in [file.parent, *file.parents]
+        if folder.is_relative_to(tests) and (folder / "conftest.py").is_file()
+    ]
+
+    return _closure([*files, *beside], lambda name: _file_of_all(name, package, root))
 
 
 def digest_of(files: Iterable[Path], root: Path = ROOT) -> str:
@@ -111,12 +119,12 @@ def scale_digest() -> str:
 
 def protocol_digest() -> str:
     """Return the digest of what a simulated schedule runs, with the simulator itself but for its
-    other explorer.
+    other explorer, and for what shows results.
     """
     simulator = [
         file
         for file in sorted((ROOT / "simulator").glob("*.py"))
-        if not file.name.startswith("exhaustive")
+        if not file.name.startswith(("exhaustive", "page"))
     ]
     return digest_of([*modules_of(PROTOCOL), *simulator])
 
@@ -130,11 +138,33 @@ def versions_digest() -> str:
     return digest_of(file for name in VERSIONS for file in sorted((PACKAGE / name).rglob("*.py")))
 
 
-def package_digest() -> str:
-    """Return the digest of the whole package, and of the bugs that are planted in it."""
-    return digest_of(
-        [*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "tests" / "mutants").glob("*.toml"))]
-    )
+def _closure(roots: Iterable[Path], file_of: Callable[[str], Path | None]) -> list[Path]:
+    found: dict[Path, None] = {}
+    waiting = [*roots]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found[path] = None
+        waiting += [file for name in _imports_of(path) if (file := file_of(name)) is not None]
+    return sorted(found)
+
+
+def _there(name: str, package: Path) -> Path:
+    path = _file_of(name, package)
+    if path is None:
+        raise FileNotFoundError(f"there is no module {name} in {package}")
+    return path
+
+
+@cache
+def _file_of_all(name: str, package: Path, root: Path) -> Path | None:
+    """The file of a module of the package, of the tests or of another tool of the project."""
+    if name.partition(".")[0] == package.name:
+        return _file_of(name, package)
+    bases = [folder.joinpath(*name.split(".")) for folder in (root / "tests", root)]
+    files = [file for base in bases for file in (base.with_suffix(".py"), base / "__init__.py")]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _file_of(name: str, package: Path) -> Path | None:
@@ -167,16 +197,23 @@ def _unread(text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         begins = token.type in before_a_statement or (begins and token.type == tokenize.NL)
 
 
-def _imported(path: Path) -> Iterator[str]:
+def _imports_of(path: Path) -> tuple[str, ...]:
+    return _imported(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imported(text: str) -> tuple[str, ...]:
     """The names that a file imports; of ``from a import b`` both a and a.b, for b may be a
     module.
     """
-    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
+    names: list[str] = []
+    for node in _statements(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names.append(node.module)
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:

@@ -57,6 +57,7 @@ from typing import Any
 from simulator.exhaustive_driver import GONE
 from simulator.exhaustive_moves import Kind, Move, Moves
 from simulator.exhaustive_world import Options, Violation, World
+from simulator.page import WORLDS, digest_of_today
 
 __all__ = ["STANDARD", "Options", "Result", "Violation", "explore", "main", "replay"]
 
@@ -337,10 +338,14 @@ def _every(seconds: float, show: Callable[[Result, int], None]) -> Callable[[Res
 
 
 def _save(path: Path, result: Result) -> None:
-    """Put a world's result into the file, in the place of an earlier one of the same world."""
+    """Put a world's result into the file, in the place of an earlier one of the same world, and of
+    all that is of other code.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else []
-    new = result.as_json()
+    version = digest_of_today(WORLDS)
+    new = {**result.as_json(), "version": version}
+    known = [each for each in known if each.get("version") == version]
     path.write_text(
         json.dumps([*(each for each in known if each["options"] != new["options"]), new], indent=1)
         + "\n"

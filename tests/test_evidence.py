@@ -13,7 +13,7 @@ import pytest
 
 from evidence import versions
 from evidence.__main__ import RESULTS, Result, lines
-from evidence.digests import PACKAGE, PROTOCOL, QUERY, code_of, digest_of, modules_of
+from evidence.digests import PACKAGE, PROTOCOL, QUERY, code_of, digest_of, modules_of, run_by
 
 FILES = {
     "onceforall/__init__.py": "",
@@ -48,6 +48,28 @@ def test_a_change_voids_what_runs_it_and_nothing_else(package, tmp_path):
     assert digest() == before
     (package / "late.py").write_text("x = 1\n")
     assert digest() != before
+
+
+def test_a_test_runs_what_it_imports_with_its_conftest_and_what_those_import(package, tmp_path):
+    files = {
+        "tests/conftest.py": "from support import servers\n",
+        "tests/support/__init__.py": "",
+        "tests/support/servers.py": "from onceforall.late import x\n",
+        "tests/support/others.py": "",
+        "tests/room/conftest.py": "",
+        "tests/room/test_a.py": "import simulator.world\n",
+        "tests/other/conftest.py": "",
+        "simulator/__init__.py": "",
+        "simulator/world.py": "from onceforall import a\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = run_by([tmp_path / "tests/room/test_a.py"], package, tmp_path)
+    assert {file.relative_to(tmp_path).as_posix() for file in found} == {
+        "tests/room/test_a.py", "tests/room/conftest.py", "tests/conftest.py", "tests/support/__init__.py", "tests/support/servers.py", "simulator/world.py",
+        "onceforall/a.py", "onceforall/room/__init__.py", "onceforall/room/b.py", "onceforall/late.py",
+    }  # fmt: skip
 
 
 DOCUMENTED = '''"""A module."""
@@ -171,7 +193,7 @@ def test_the_command_looks_at_every_page_with_results():
     told, _ = lines(RESULTS)
     assert len(told) == len(RESULTS)
     assert {result.page for result in RESULTS} == {
-        "docs/chaos-results.md", "docs/mutants-results.md", "docs/performance.md", "docs/performance.json", "docs/profile.json", "docs/scale.md", "docs/store-costs.md",
+        "docs/chaos-results.md", "docs/simulator-results.md", "docs/mutants-results.md", "docs/performance.md", "docs/performance.json", "docs/profile.json", "docs/scale.md", "docs/store-costs.md",
         "docs/versions.md",
     }  # fmt: skip
 

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
+from pathlib import Path
 
 from simulator.brokers.schedule import play, played
+from simulator.page import BROKERS, FOLDER, save
 from simulator.violation import Violation
 
 _CHUNK = 250
@@ -44,6 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             if options.minutes is not None and elapsed_s > 60 * options.minutes:
                 break
+    save(
+        BROKERS,
+        options.folder,
+        {
+            "schedules": played,
+            "first_seed": options.first_seed,
+            "violations": violations,
+            "seconds": round(time.monotonic() - started_s, 1),
+            "counts": dict(totals.most_common()),
+        },
+    )
     sys.stdout.writelines(f"  {count:>10,} {kind}\n" for kind, count in totals.most_common())
     if violations:
         return 1
@@ -81,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
         "--first-seed", type=int, default=0, help="where the seeds begin (default 0)"
     )
     parser.add_argument("--minutes", type=float, help="stop after so long")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"where the figures go ({FOLDER})"
+    )
     parser.add_argument(
         "--replay", type=int, metavar="SEED", help="play one schedule and print what happens"
     )

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 from simulator.database.schedule import MODES, play
 from simulator.database.server import Server
+from simulator.page import DATABASE, FOLDER, save
 from simulator.violation import Violation
 
 _PARTS = 20
@@ -37,6 +39,17 @@ def main(arguments: list[str] | None = None) -> int:
                 sys.stdout.write(f"VIOLATION: {words}\n")
             sys.stdout.write(f"{played:,} schedules in {time.monotonic() - started_s:.0f} s\n")
             sys.stdout.flush()
+    save(
+        DATABASE,
+        options.folder,
+        {
+            "schedules": played,
+            "first_seed": options.first_seed,
+            "violations": violations,
+            "seconds": round(time.monotonic() - started_s, 1),
+            "counts": dict(totals.most_common()),
+        },
+    )
     sys.stdout.writelines(f"  {count:>10,} {what}\n" for what, count in totals.most_common())
     return 1 if violations else 0
 
@@ -86,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
         "--first-seed", type=int, default=0, help="where the seeds begin (default 0)"
     )
     parser.add_argument("--mode", choices=MODES, help="of the sink (default: the seed chooses)")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help=f"where the figures go ({FOLDER})"
+    )
     parser.add_argument(
         "--replay", type=int, metavar="SEED", help="play one schedule and print what happens"
     )

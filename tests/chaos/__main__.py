@@ -11,8 +11,8 @@ from chaos import matrix
 from chaos.campaign import AlreadyRunningError, Campaign
 from chaos.nemeses import SCENARIOS
 from chaos.nemeses_power import power_can_be_cut
-from chaos.page import write_page
-from chaos.results import FOLDER, Results
+from chaos.page import publish, write_page
+from chaos.results import FOLDER, PUBLISHED, Results
 
 MOUNTING = {"power", "disk-full", "short-write", "read-only"}
 
@@ -51,10 +51,14 @@ def main():
     parser.add_argument(
         "--page", action="store_true", help="write the page of what there is, and end"
     )
+    parser.add_argument(
+        "--publish", action="store_true", help="with --page: put it into docs/, too"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     if arguments.page:
-        print(write_page(Results(arguments.folder, only_read=True)))
+        results = Results(arguments.folder, only_read=True)
+        print(publish(results) if arguments.publish else write_page(results))
         return 0
     cells = [
         cell
@@ -83,6 +87,7 @@ def main():
             cells=cells,
             scenarios=scenarios,
             scenario_s=arguments.seconds,
+            results=Results(arguments.folder, published=PUBLISHED),
             mounts=not arguments.without_mounts,
         )
     except AlreadyRunningError as error:

@@ -1,12 +1,14 @@
 """The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from
-``results.json``, of the campaign and of the simulator."""
+``results.json``."""
 
 import json
 import re
+import shutil
 import statistics
+from pathlib import Path
 
 from chaos import matrix
-from chaos.results import NUMBERS, ROOT
+from chaos.results import NUMBERS, PUBLISHED
 from chaos.worlds import KINDS
 from onceforall.failpoints.catalogue import CATALOGUE, NEEDS
 
@@ -31,21 +33,40 @@ Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) say
 
 
 _OUTER_FOLDER = re.compile(r"/\S*?/(?=(?:build/chaos|tests|src)/)")
-SIMULATOR = ROOT / "build" / "simulator"
 
 
-def write_page(results, simulator=SIMULATOR):
-    """Write ``results.md`` beside the results, and return its path; ``simulator`` is the folder
-    of the simulator's results, if it has run."""
+def write_page(results):
+    """Write ``results.md`` beside the results, and return its path."""
     page = results.folder / "results.md"
     parts = [
         _totals(results.data),
-        _simulator(simulator),
         _scenarios(results.data),
         _matrix(results.data),
     ]
     page.write_text("\n".join([HEAD, *(line for part in parts for line in part)]) + "\n")
     return page
+
+
+def publish(results, docs=PUBLISHED.parent):
+    """Put the page and the results behind it into the documentation; return the page."""
+    page = Path(shutil.copy(write_page(results), docs / "chaos-results.md"))
+    (docs / PUBLISHED.name).write_text(compact(results.data))
+    return page
+
+
+def compact(data):
+    """The results as JSON, with a line for each cell and each scenario."""
+    parts = []
+    for name, value in sorted(data.items()):
+        if isinstance(value, dict):
+            lines = ",\n".join(
+                f"  {json.dumps(key)}: {json.dumps(each, sort_keys=True)}"
+                for key, each in sorted(value.items())
+            )
+            parts.append(f"{json.dumps(name)}: {{\n{lines}\n }}")
+        else:
+            parts.append(f"{json.dumps(name)}: {json.dumps(value, sort_keys=True)}")
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
 
 
 def _totals(data):
@@ -97,59 +118,6 @@ def _told(text):
         if first == last
         else f"{first.removesuffix('Traceback (most recent call last):')}{last}"
     )
-
-
-def _simulator(folder):
-    schedules, worlds = folder / "results.json", folder / "exhaustive.json"
-    if not schedules.exists() and not worlds.exists():
-        return
-    yield "## The simulator"
-    yield ""
-    yield (
-        "Written by `make simulator`; [simulator.md](simulator.md) says what it plays and what "
-        "it checks."
-    )
-    yield ""
-    if schedules.exists():
-        data = json.loads(schedules.read_text())
-        yield "| random schedules | |"
-        yield "|---|---|"
-        yield (
-            f"| with {data['least_faults']} faults or more | **{data['schedules']:,}** (seeds "
-            f"from {data['first_seed']} on; {data['schedules_with_fewer_faults']:,} more had "
-            "fewer) |"
-        )
-        yield f"| violations | **{data['violations']}** |"
-        yield f"| faults | {data['faults']:,}, {data['most_faults']} at the most in one |"
-        yield f"| operations of drivers | {data['operations']:,} |"
-        yield (
-            f"| time | {data['seconds'] / 60:,.0f} minutes, with "
-            f"{data['cpu_seconds'] / 60:,.0f} minutes of CPU; ended {data['finished_at']} |"
-        )
-        yield f"| digest of the code | {data['version']} |"
-        yield (
-            "| faults by kind | "
-            f"{', '.join(f'{kind}: {count:,}' for kind, count in data['faults_by_kind'].items())} |"
-        )
-        yield ""
-    if worlds.exists():
-        yield (
-            "| every schedule of a world | states | transitions | searched to its end | "
-            "violations | minutes |"
-        )
-        yield "|---|---|---|---|---|---|"
-        for world in json.loads(worlds.read_text()):
-            size = ", ".join(
-                f"{name}: {value}"
-                for name, value in world["options"].items()
-                if value not in (0, False, None)
-            )
-            ended = "yes" if world["exhausted"] else "no"
-            yield (
-                f"| {size} | {world['states']:,} | {world['transitions']:,} | {ended} | "
-                f"{world['violations']} | {world['seconds'] / 60:.1f} |"
-            )
-        yield ""
 
 
 def _scenarios(data):

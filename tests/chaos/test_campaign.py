@@ -15,9 +15,9 @@ from chaos.arena import Scenario, StuckError
 from chaos.campaign import Campaign
 from chaos.nemeses import SCENARIOS
 from chaos.nemeses_siege import PLAIN_RESTARTS, Siege
-from chaos.page import write_page
+from chaos.page import compact, publish, write_page
 from chaos.recipes_more import RECIPES
-from chaos.results import Results
+from chaos.results import PUBLISHED, Results, _empty
 from onceforall.failpoints.catalogue import CATALOGUE
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
@@ -92,6 +92,20 @@ class TestResults:
         second = Results(tmp_path)
         assert second.data["kills"] == 0
         assert list(tmp_path.glob("results-another-*.json"))
+
+    def test_another_clone_goes_on_from_what_is_published(self, tmp_path):
+        first = Results(tmp_path / "first")
+        first.begin_run(1)
+        first.data["kills"] = 7
+        first.data["cells"]["a | b"] = {**_empty(), "reached": True, "recovery_s": [1.5]}
+        publish(first, tmp_path)
+        published = tmp_path / PUBLISHED.name
+        second = Results(tmp_path / "second", published=published)
+        assert second.data == first.data
+        assert second.is_covered("a | b")
+        other_code = {**first.data, "source": "another"}
+        published.write_text(compact(other_code))
+        assert Results(tmp_path / "third", published=published).data["kills"] == 0
 
     def test_a_unit_without_a_judgement_is_a_violation(self, tmp_path):
         results = Results(tmp_path)

@@ -5,47 +5,91 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evidence.digests import digest_of, package_digest
-from mutants.catalogue import ROOT, Mutant
+from evidence.digests import digest_of, run_by
+from mutants.catalogue import FOLDER, ROOT, SOURCE, Mutant, load
 from mutants.running import CAUGHT, Verdict
 
+PUBLISHED = ROOT / "docs" / "mutants-results.json"
+"""The verdicts behind the published page; another clone goes on from them."""
 
-def key_of(mutant: Mutant, package: Path) -> str:
+
+@cache
+def _digest_of_what_runs(files: tuple[Path, ...], package: Path, *, whole: bool) -> str:
+    ran = {*run_by(files, package), *(package.rglob("*.py") if whole else ())}
+    of_the_package = sorted(path for path in ran if path.is_relative_to(package))
+    of_tests = sorted(ran.difference(of_the_package))
+    return f"{digest_of(of_the_package, package)} {digest_of(of_tests)}"
+
+
+def digest_of_today(published: Path = PUBLISHED, folder: Path = FOLDER) -> str:
+    """Return the digest that the published page would bear if each bug's verdict were of today's
+    code."""
+    rows = (
+        json.loads(published.read_text(encoding="utf-8"))["mutants"] if published.exists() else []
+    )
+    elsewhere = {row["id"] for row in rows if was_elsewhere(row["importers"])}
+    return digest_of_all(key_of(one, whole=one.id in elsewhere) for one in load(folder))
+
+
+def key_of(mutant: Mutant, package: Path = SOURCE, *, whole: bool = True) -> str:
     """Return what tells whether an earlier verdict on a mutant still holds: a hash of it, of the
-    package and of the files of its checks, without comments and docstrings."""
-    files = sorted(
-        path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    )
-    named = sorted(
-        {
-            ROOT / word.split("::")[0]
-            for check in mutant.checks
-            for word in check.split()
-            if word.startswith("tests/")
-        }
-    )
-    return " ".join(
-        (
-            hashlib.sha256(json.dumps(asdict(mutant), sort_keys=True).encode()).hexdigest()[:16],
-            digest_of(files, package),
-            digest_of([path for path in named if path.is_file()]),
-        )
-    )
+    tests that judge it with all of the project that they import, and of the package; without
+    comments and docstrings.
+
+    Args:
+        mutant: the bug.
+        package: the folder of ``onceforall``.
+        whole: all of the package counts; else what those tests and the changed module import of it,
+            which is enough where no other program than pytest imported the package.
+    """
+    tests = {
+        ROOT / word.split("::")[0]
+        for check in mutant.checks
+        for word in check.split()
+        if word.startswith("tests/")
+    }
+    files = (*sorted(path for path in tests if path.is_file()), package / mutant.file)
+    bug = hashlib.sha256(json.dumps(asdict(mutant), sort_keys=True).encode()).hexdigest()[:16]
+    return f"{bug} {_digest_of_what_runs(files, package, whole=whole)}"
 
 
-def earlier(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the verdicts of an earlier run by key; only those on caught mutants are worth
-    keeping."""
-    path = folder / "results.json"
-    if not path.exists():
-        return {}
-    rows = json.loads(path.read_text(encoding="utf-8"))["mutants"]
-    return {row["key"]: row for row in rows if row["status"] == CAUGHT}
+def was_elsewhere(importers: Iterable[str]) -> bool:
+    """Whether another program than pytest imported the package."""
+    return bool(set(importers) - {"pytest"})
+
+
+def digest_of_all(keys: Iterable[str]) -> str:
+    """Return one digest for the keys of all bugs."""
+    return hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
+
+
+def earlier(folder: Path, published: Path | None = PUBLISHED) -> dict[str, dict[str, Any]]:
+    """Return the rows of an earlier run by id, else those that are published; only those of caught
+    mutants are worth keeping."""
+    rows = []
+    for path in filter(None, (published, folder / "results.json")):
+        if path.exists():
+            rows += json.loads(path.read_text(encoding="utf-8"))["mutants"]
+    return {row["id"]: row for row in rows if row["status"] == CAUGHT}
+
+
+def publish(folder: Path, docs: Path = PUBLISHED.parent) -> None:
+    """Put the page and the results behind it into the documentation."""
+    shutil.copy(folder / "results.md", docs / "mutants-results.md")
+    body = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in body["mutants"])
+    (docs / PUBLISHED.name).write_text(
+        f'{{\n "digest": "{digest_of_all(row["key"] for row in body["mutants"])}",\n'
+        f' "totals": {json.dumps(body["totals"])},\n "mutants": [\n{lines}\n ]\n}}\n',
+        encoding="utf-8",
+    )
 
 
 def row_of(mutant: Mutant, verdict: Verdict, key: str) -> dict[str, Any]:
@@ -103,7 +147,7 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
         "checked out.",
         "",
         ", ".join(f"{count} {what}" for what, count in counts.items())
-        + f". Package and bugs: digest {package_digest()}.",
+        + f". Digest of package, bugs and tests: {digest_of_all(row['key'] for row in rows)}.",
         "",
         "## What a sceptic would ask",
         "",

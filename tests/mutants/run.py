@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workshop = Workshop(Path(folder), environment=servers)
         rows = _Run(options, workshop, chosen).rows()
     report.write(options.output, rows, len(chosen))
+    if options.publish:
+        report.publish(options.output)
     return _tell(rows, chosen, options.output)
 
 
@@ -64,11 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="keep earlier verdicts of which neither code nor checks have changed",
+        help="keep earlier verdicts, and published ones, of which neither code nor checks have "
+        "changed",
     )
     parser.add_argument(
         "--output", type=Path, default=ROOT / "build" / "mutants", help="where the results go"
     )
+    parser.add_argument("--publish", action="store_true", help="put the page into docs/, too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the mutants are")
     return parser
 
@@ -93,26 +97,31 @@ class _Run:
         until = time.monotonic() + 60 * self._options.minutes
         todo = []
         for mutant in self._chosen:
-            key = report.key_of(mutant, self._workshop.package)
-            if key in self._known:
-                self._rows.append(self._known[key])
+            known = self._known.get(mutant.id)
+            if known is not None and known["key"] == self._key_of(mutant, known["importers"]):
+                self._rows.append(known)
             else:
-                todo.append((mutant, key))
+                todo.append(mutant)
         fresh: list[dict[str, Any]] = []
         with ThreadPoolExecutor(self._options.jobs) as threads:
-            running: dict[Future[Verdict], tuple[Mutant, str]] = {}
+            running: dict[Future[Verdict], Mutant] = {}
             while running or (todo and time.monotonic() < until):
                 while todo and len(running) < self._options.jobs and time.monotonic() < until:
-                    mutant, key = todo.pop(0)
-                    running[threads.submit(self._workshop.judge, mutant)] = (mutant, key)
+                    mutant = todo.pop(0)
+                    running[threads.submit(self._workshop.judge, mutant)] = mutant
                 for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    mutant, key = running.pop(done)
-                    row = report.row_of(mutant, done.result(), key)
+                    mutant, verdict = running.pop(done), done.result()
+                    key = self._key_of(mutant, verdict.importers)
+                    row = report.row_of(mutant, verdict, key)
                     fresh.append(row)
                     self._rows.append(row)
                     report.write(self._options.output, self._rows, len(self._chosen))
                     print(_line(row, len(self._rows), len(self._chosen)), flush=True)
         return fresh
+
+    def _key_of(self, mutant: Mutant, importers: Sequence[str]) -> str:
+        whole = report.was_elsewhere(importers)
+        return report.key_of(mutant, self._workshop.package, whole=whole)
 
     def _withdraw(self, fresh: list[dict[str, Any]]) -> None:
         """A test that fails without the bug too has noticed nothing: run each that caught one,

@@ -278,11 +278,49 @@ def test_one_of_all_checks_that_fails_without_the_bug_too_is_named(tmp_path, cap
 
 def test_verdicts_are_kept_for_as_long_as_neither_code_nor_checks_change(workshop, tmp_path):
     one = planted("a-sweep-takes-what-is-spared")
-    key = report.key_of(one, workshop.package)
+    key = report.key_of(one, workshop.package, whole=False)
+    other = replace(one, id="another-one")
     rows = [
-        report.row_of(one, Verdict(CAUGHT, "t", "w", 1.0), key),
-        report.row_of(one, Verdict(SURVIVED, None, "w", 1.0), "k"),
+        report.row_of(one, Verdict(CAUGHT, "t", "w", 1.0, ("pytest",)), key),
+        report.row_of(other, Verdict(SURVIVED, None, "w", 1.0), "k"),
     ]
     report.write(tmp_path, rows, 2)
-    assert list(report.earlier(tmp_path)) == [key]
-    assert report.key_of(mutant("a", "b", SWEEPING), workshop.package) != key
+    assert [row["key"] for row in report.earlier(tmp_path, None).values()] == [key]
+    assert report.key_of(mutant("a", "b", SWEEPING), workshop.package, whole=False) != key
+
+
+@pytest.mark.parametrize(
+    ("file", "whole", "is_voided"),
+    [
+        ("protocol/sweeping.py", False, True),
+        ("cli/__init__.py", False, False),
+        ("cli/__init__.py", True, True),
+    ],
+)
+def test_a_verdict_is_voided_by_a_change_of_what_ran(workshop, file, whole, is_voided):
+    one = planted("a-sweep-takes-what-is-spared")
+    key = report.key_of(one, workshop.package, whole=whole)
+    changed = workshop.package / file
+    changed.write_text(changed.read_text() + "changed = True\n")
+    report._digest_of_what_runs.cache_clear()
+    assert (report.key_of(one, workshop.package, whole=whole) != key) == is_voided
+
+
+def test_what_another_program_imported_is_not_known():
+    assert not report.was_elsewhere(("pytest",))
+    assert report.was_elsewhere(("-c", "pytest"))
+
+
+def test_another_clone_goes_on_from_what_is_published(workshop, tmp_path):
+    one = planted("a-sweep-takes-what-is-spared")
+    row = report.row_of(
+        one,
+        Verdict(CAUGHT, "t", "w", 1.0, ("pytest",)),
+        report.key_of(one, workshop.package, whole=False),
+    )
+    report.write(tmp_path, [row], 1)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    report.publish(tmp_path, docs)
+    assert report.earlier(tmp_path / "none", docs / "mutants-results.json") == {one.id: row}
+    assert report.digest_of_all([row["key"]]) in (docs / "mutants-results.md").read_text()

@@ -58,8 +58,8 @@ def test_a_seed_plays_the_same_schedule_in_another_process_whatever_its_hash_see
     assert first == shown("2")
 
 
-def test_the_command_plays_schedules_and_replays_one(capsys):
-    assert main(["--schedules", "30", "--workers", "1"]) == 0
+def test_the_command_plays_schedules_and_replays_one(capsys, tmp_path):
+    assert main(["--schedules", "30", "--workers", "1", "--folder", str(tmp_path)]) == 0
     assert "30 schedules" in capsys.readouterr().out
     assert main(["--replay", "3"]) == 0
     assert "all faults end" in capsys.readouterr().out

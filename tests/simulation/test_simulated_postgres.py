@@ -56,8 +56,11 @@ def test_a_guard_that_no_schedule_needs_still_stands_where_it_is_said_to(guard, 
     assert guard.why
 
 
-def test_the_command_plays_schedules_and_replays_one(capsys):
-    assert main(["--schedules", "2", "--workers", "1", "--mode", "staged"]) == 0
+def test_the_command_plays_schedules_and_replays_one(capsys, tmp_path):
+    assert (
+        main(["--schedules", "2", "--workers", "1", "--mode", "staged", "--folder", str(tmp_path)])
+        == 0
+    )
     assert "2 schedules" in capsys.readouterr().out
     assert main(["--replay", "3"]) == 0
     assert "all faults end" in capsys.readouterr().out
