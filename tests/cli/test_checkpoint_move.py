@@ -155,6 +155,55 @@ def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):
     assert not (tmp_path / "new" / "metadata").exists()
 
 
+@pytest.mark.parametrize("folder", ["offsets", "sources"])
+def test_a_folder_that_may_not_be_read_is_named_and_nothing_is_moved(
+    checkpoint, tmp_path, monkeypatch, folder
+):
+    """The mover may be another user than the query's."""
+    checkpoint.live(0)
+    real = os.scandir
+
+    def scandir(path):
+        if str(path) == str(checkpoint.path / folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", scandir)
+        with pytest.raises(CommitLogError, match=f"{folder}: Permission denied. Nothing was moved"):
+            checkpoint.move(tmp_path / "new")
+    new, _ = checkpoint.move(tmp_path / "new")
+    assert_same(new, checkpoint)
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_file_that_can_not_be_copied_is_named_and_nothing_is_moved(
+    checkpoint, tmp_path, monkeypatch, what
+):
+    checkpoint.live(0)
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device", "/the/file")
+
+    with monkeypatch.context() as patched:
+        if what == "write":
+            patched.setattr(moving_checkpoint, "create_file", refuse)
+        else:
+            patched.setattr(moving_checkpoint, "_at", refuse)
+        with pytest.raises(CommitLogError, match=r"/the/file: No space .* repeat the command"):
+            checkpoint.move(tmp_path / "new")
+    new, _ = checkpoint.move(tmp_path / "new")
+    assert_same(new, checkpoint)
+
+
+def test_a_place_that_depends_on_the_working_folder_is_refused(checkpoint, monkeypatch, tmp_path):
+    checkpoint.live(0)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="new is not an absolute path"):
+        checkpoint.move("new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp_path):
     checkpoint.live(0)
     for inside in (checkpoint.path / "new", tmp_path):
@@ -176,9 +225,9 @@ def test_what_reads_otherwise_than_it_was_written_is_told_and_nothing_is_moved(
     checkpoint, tmp_path, monkeypatch
 ):
     checkpoint.live(0)
-    write = moving_checkpoint._write
+    write = moving_checkpoint.create_file
     monkeypatch.setattr(
-        moving_checkpoint, "_write", lambda place, content: write(place, content[1:])
+        moving_checkpoint, "create_file", lambda place, content: write(place, content[1:])
     )
     with pytest.raises(CommitLogError, match="doesn't read as it was written. Nothing was moved"):
         checkpoint.move(tmp_path / "new")
@@ -276,7 +325,7 @@ class Killing:
         self.left = at_write
         for owner, name in (
             (LocalStore, "create"),
-            (moving_checkpoint, "_write"),
+            (moving_checkpoint, "create_file"),
         ):
             patch.setattr(owner, name, self.around(getattr(owner, name)))
 

@@ -154,7 +154,8 @@ def test_what_is_undecided_is_aborted_and_left_to_the_plain_query(crashed, capsy
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["append_done.before", "detach.recovered", "detach.passed", "detach.renamed"]
+    "failpoint",
+    ["append_done.before", "detach.recovered", "detach.passed", "detach.left", "detach.renamed"],
 )
 def test_a_command_that_is_killed_is_repeated(crashed, failpoint):
     query = crashed()
@@ -318,7 +319,7 @@ def test_a_moved_checkpoint_must_be_adopted(crashed, capsys):
     assert query.settled() == ["a"]
 
 
-def test_a_checkpoint_on_which_nothing_was_ever_begun_is_only_renamed(crashed, capsys):
+def test_a_checkpoint_on_which_nothing_was_ever_begun_is_detached(crashed, capsys):
     query = crashed()
     for file in sorted((query.path / "onceforall").rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
@@ -327,20 +328,17 @@ def test_a_checkpoint_on_which_nothing_was_ever_begun_is_only_renamed(crashed, c
     assert (query.path / "onceforall-detached-0").is_dir()
 
 
-@pytest.mark.parametrize("moment", ["_tell_planned", "_set_aside"])
-def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(
-    crashed, monkeypatch, moment
-):
+def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(crashed, monkeypatch):
     query = crashed()
     query.decide(query.prepare("a"))
-    real = getattr(detaching, moment)
+    real = detaching._tell_planned
 
     def started(*arguments):
-        answer = real(*arguments)
-        query.log.claim(Claim(query.query_id, "another run", str(query.path)))
-        return answer
+        real(*arguments)
+        log = CommitLog(LocalStore(query.path / "onceforall"))
+        log.seal_below(log.claim(Claim(query.query_id, "another run", str(query.path))).generation)
 
-    monkeypatch.setattr(detaching, moment, started)
+    monkeypatch.setattr(detaching, "_tell_planned", started)
     with pytest.raises(FencedError, match="started while it was being detached"):
         detach(query.path, {"out": query.sink()})
     assert [folder.name for folder in query.path.glob("onceforall*")] == ["onceforall"]

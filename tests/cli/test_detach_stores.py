@@ -157,6 +157,21 @@ def test_a_return_to_onceforall_uses_no_name_again_and_leaves_the_old_log_alone(
     assert on_store.bind().first_generation == 4
 
 
+def test_a_late_claim_in_the_log_that_was_left_holds_up_no_return(on_store):
+    """Whoever was started before the detachment claims there the numbers of the new log."""
+    late = on_store.bind().log()
+    on_store.detach()
+    for claims in range(3):
+        bound = on_store.bind()
+        assert bound.location == f"{on_store.url}/onceforall/again-2"
+        assert bound.log().newest_generation() == (None if claims == 0 else 2)
+        if claims == 0:
+            log = bound.log()
+            log.seal_below(log.claim(Claim(on_store.query_id, "again", on_store.url)).generation)
+        assert late.claim(Claim(on_store.query_id, "late", on_store.url)).generation == 2 + claims
+    assert "next pointer" in str(on_store.detach(dry_run=True).steps)
+
+
 def test_a_run_that_starts_meanwhile_wins_and_the_log_stays_in_force(on_store, monkeypatch):
     create = ObjectClient.create
 

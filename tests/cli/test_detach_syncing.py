@@ -76,25 +76,20 @@ def test_what_spark_has_written_of_the_last_batch_is_synced_before_the_log_goes(
 
 
 def test_a_folder_that_is_renamed_back_is_synced(checkpoint, monkeypatch):
-    """A run has started meanwhile, and decides in it."""
+    """The query has returned meanwhile, and decides in it."""
     rename, home = Path.rename, checkpoint / "onceforall"
 
-    def started_meanwhile(self, target):
-        renamed = rename(self, target)
-        if self == home:
-            log = CommitLog(LocalStore(target))
-            log.claim(
-                Claim(
-                    json.loads((checkpoint / "metadata").read_text())["id"],
-                    "another run",
-                    str(checkpoint),
-                )
-            )
+    def returned_meanwhile(self, target):
+        if self == home and not checkpoint.with_name("first").exists():
+            rename(home, checkpoint.with_name("first"))
+            query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+            log = CommitLog(LocalStore(home), first_generation=5)
+            log.claim(Claim(query_id, "another run", str(checkpoint)))
             recorder.calls.clear()
-        return renamed
+        return rename(self, target)
 
     recorder = Recorder(monkeypatch)
-    monkeypatch.setattr(Path, "rename", started_meanwhile)
+    monkeypatch.setattr(Path, "rename", returned_meanwhile)
     with pytest.raises(FencedError):
         detach(checkpoint, sinks(checkpoint))
     assert home.is_dir()

@@ -1,13 +1,15 @@
 """A ``log move``, a ``checkpoint move`` or a detachment that is frozen before any of its operations,
-and wakes behind others that went on without it: runs, which clean and drop chains, and the same
-commands. At no time may two places decide, a start learn of another last decision than the last
-one, or a file of the place where the query runs change."""
+and wakes behind others that went on without it, or is killed then: runs, which clean and drop
+chains, and the same commands. At no time may two places decide, a run decide in a log that was set
+aside, a start learn of another last decision than the last one, or a file of the place where the
+query runs change."""
 
 import contextlib
 import os
 import random
 import shutil
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,10 @@ from cli.test_checkpoint_move import Whole, at
 from cli.test_log_move import QUERY, Checkpoint
 from commit_log.building import commit, open_log
 from onceforall.commit_log import LocalStore, binding, repointing
+from onceforall.commit_log.ending import ended_by
 from onceforall.commit_log.envelope import DETACHED, MOVED
 from onceforall.driver import place
+from onceforall.driver.log_folder import check_log
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
 from onceforall.operate import detaching, moving, moving_checkpoint
 from onceforall.operate.moving import move_log
@@ -24,6 +28,10 @@ from onceforall.operate.moving_checkpoint import move_checkpoint
 from onceforall.protocol.entries import Claim, Done
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
+from onceforall.sinks.files import FileSink
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import setting_aside
+from onceforall.spark.stores import Stores
 from onceforall.testing.observers.commit_log import CommitLogObserver
 
 DROPS_SOON = {"retain_commits": 1, "drop_after": 1}
@@ -91,10 +99,10 @@ def test_a_detachment_that_crashed_behind_its_last_entry_is_found(tmp_path, comp
     log, generation, _ = checkpoint.start()
     if completed:
         log.append(generation, Done(0))
-    assert moving.ended_by(checkpoint.bound(), DETACHED) is None
+    assert ended_by(checkpoint.bound(), DETACHED) is None
     detaching._leave(checkpoint.bound(), generation, 2 if completed else 1)
-    assert moving.ended_by(checkpoint.bound(), DETACHED)[0] == generation
-    assert moving.ended_by(checkpoint.bound(), MOVED) is None
+    assert ended_by(checkpoint.bound(), DETACHED)[0] == generation
+    assert ended_by(checkpoint.bound(), MOVED) is None
 
 
 @pytest.mark.parametrize("deleted", [True, False])
@@ -131,6 +139,133 @@ def test_a_detachment_that_wakes_behind_a_return_leaves_that_alone(tmp_path):
     with pytest.raises(CheckpointMismatchError, match="Another command"):
         repointing.point_nowhere(home, bound, 0)
     assert binding.find(home).id == returned.id != bound.id
+
+
+class Gone(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.fixture
+def detachable(tmp_path, monkeypatch):
+    """A checkpoint that can be detached without sinks."""
+    monkeypatch.setattr(detaching, "_checked", lambda *_, **__: {})
+    monkeypatch.setattr(detaching, "_recover", recover)
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.live(0)
+    (checkpoint.path / "offsets").mkdir()
+    (checkpoint.path / "offsets" / "0").write_text(f"v1\n{{}}\n{commit(0).offsets[0]}")
+
+    def detach():
+        return detaching.detach(checkpoint.path, {"out": FileSink(tmp_path / "out")})
+
+    checkpoint.detach = detach
+    return checkpoint
+
+
+def returned(checkpoint):
+    """Start the query with onceforall again, behind a detachment; return its log and generation."""
+    check_log(checkpoint.path, Stores(), adopt=False)
+    first = spark_checkpoint.detached_generation(checkpoint.path) + 1
+    log = binding.bind(
+        LocalStore(checkpoint.home), str(checkpoint.path), None,
+        query_id=QUERY, first_generation=first,
+    ).log()  # fmt: skip
+    generation = log.claim(Claim(QUERY, "run", str(checkpoint.path), "tests")).generation
+    log.seal_below(generation)
+    return log, generation
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_detachment_that_wakes_behind_a_return_gives_its_log_back(
+    detachable, meanwhile, monkeypatch, killed
+):
+    """It renames by name; where it is killed before it looks, a start is refused, and the next
+    detachment puts it back."""
+    runs = []
+
+    def others():
+        detachable.detach()
+        runs.append(returned(detachable))
+
+    meanwhile(setting_aside, "rename", others)
+    if killed:
+        look = detaching._check_renamed
+
+        def is_killed(folder, *more):
+            # The other one looks first.
+            if not runs:
+                return look(folder, *more)
+            monkeypatch.setattr(detaching, "_check_renamed", look)
+            raise Gone
+
+        monkeypatch.setattr(detaching, "_check_renamed", is_killed)
+        with pytest.raises(Gone):
+            detachable.detach()
+        assert not detachable.home.exists()
+        with pytest.raises(CheckpointMismatchError, match="Run 'onceforall detach' once more"):
+            returned(detachable)
+        with pytest.raises(FencedError, match="is .*/onceforall again"):
+            detachable.detach()
+    else:
+        with pytest.raises(FencedError, match="Another detachment has finished this one"):
+            detachable.detach()
+    ((log, generation),) = runs
+    log.append(generation, commit(1))
+    assert returned(detachable)[0].look().decided.commit.batch == 1
+    assert [each.name for each in spark_checkpoint.detached_logs(detachable.path)] == [
+        "onceforall-detached-1"
+    ]
+
+
+def test_a_run_that_starts_behind_a_detachments_last_entry_is_refused_and_one_before_it_wins(
+    detachable, meanwhile
+):
+    """Whenever it is killed then, no run decides in a log that is set aside."""
+    run = []
+    meanwhile(detaching, "_leave", lambda: run.append(detachable.start()))
+    with pytest.raises(FencedError, match="started while it was being detached"):
+        detachable.detach()
+    ((log, generation, _),) = run
+    log.append(generation, commit(1))
+
+    def late():
+        with pytest.raises(CheckpointMismatchError, match="made a plain query's"):
+            detachable.start()
+
+    meanwhile(setting_aside, "rename", late)
+    log.append(generation, Done(1))
+    (detachable.path / "offsets" / "1").write_text(f"v1\n{{}}\n{commit(1).offsets[0]}")
+    assert detachable.detach().log.is_dir()
+    assert "was detached before" in detachable.detach().steps[-1]
+
+
+def test_a_start_that_stands_still_with_a_new_folder_meets_the_detachment(detachable):
+    shutil.rmtree(detachable.home)
+    detachable.home.mkdir()
+    store = LocalStore(detachable.home)
+    store.create("onceforall.probe", b"it holds the folder")
+    assert detachable.detach().log.name == "onceforall-detached-0"
+    log = binding.bind(store, str(detachable.path), None, query_id=QUERY).log()
+    generation = log.claim(Claim(QUERY, "late", str(detachable.path), "tests")).generation
+    with pytest.raises(CheckpointMismatchError, match="made a plain query's"):
+        log.seal_below(generation)
+
+
+@pytest.mark.parametrize("has_returned", [False, True])
+def test_a_checkpoint_move_that_wakes_behind_a_detachment_moves_nothing(
+    detachable, tmp_path, meanwhile, has_returned
+):
+    def others():
+        detachable.detach()
+        if has_returned:
+            returned(detachable)
+
+    meanwhile(moving, "copy_log", others)
+    with pytest.raises(CheckpointMismatchError, match="made a plain query's"):
+        move_checkpoint(str(detachable.path), str(tmp_path / "new"))
+    returned(detachable)
+    with pytest.raises(CheckpointMismatchError, match="is being moved here"):
+        at(tmp_path / "new").bound()
 
 
 def test_a_log_move_that_wakes_behind_a_detachment_leaves_that_alone(tmp_path):
@@ -195,17 +330,17 @@ def test_a_file_of_state_is_not_replaced_where_the_query_runs_by_now(tmp_path, m
         calls.append(args)
 
     # Behind its check, in front of the write.
-    write = moving_checkpoint._write
+    write = moving_checkpoint.create_file
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(moving_checkpoint, "_check_expected", checked)
 
         def woken(place_of_it, content):
             if place_of_it.name == "2.delta":
-                patched.setattr(moving_checkpoint, "_write", write)
+                patched.setattr(moving_checkpoint, "create_file", write)
                 others()
             return write(place_of_it, content)
 
-        patched.setattr(moving_checkpoint, "_write", woken)
+        patched.setattr(moving_checkpoint, "create_file", woken)
         with pytest.raises(FencedError, match="Start the query there"):
             checkpoint.move(tmp_path / "new")
     assert calls
@@ -259,8 +394,26 @@ class _WrongError(Exception):
     """Something that must never be."""
 
 
+class _KilledError(BaseException):
+    """The command is gone."""
+
+
+def recover(path, config, log, sinks, *, timeout_s, report):
+    """What a detachment does with the log before its last steps, without sinks."""
+    claim = Claim(config.query_id, config.run_id, str(path), config.owner,
+                  host=config.host, boot_id=config.boot_id, storage=config.storage)  # fmt: skip
+    generation = log.claim(claim).generation
+    decided = log.seal_below(generation).decided
+    completed = None
+    if decided is not None and not decided.done:
+        completed = decided.commit.batch
+        log.append(generation, Done(completed))
+    return detaching._Recovered(generation, decided, completed)
+
+
 class World:
-    """A query that is started, killed and moved at random, by commands that stand still."""
+    """A query that is started, killed, moved and detached at random, by commands that stand
+    still."""
 
     def __init__(self, seed, folder, patch):
         self.random = random.Random(seed)
@@ -268,14 +421,18 @@ class World:
         self.last = -1
         self.told = []
         self.places = [Whole(folder)]
+        for name in ("offsets", "commits"):
+            (self.places[0].path / name / "0").unlink()
         self.alive = []
-        self.woken = self.moved = 0
+        self.woken = self.moved = self.detached = 0
         self.until, self.act = None, None
         for owner, name in (
             (LocalStore, "create"), (LocalStore, "delete"), (LocalStore, "read"),
-            (moving_checkpoint, "_write"),
+            (moving_checkpoint, "create_file"), (Path, "rename"),
         ):  # fmt: skip
             patch.setattr(owner, name, self._around(getattr(owner, name)))
+        patch.setattr(detaching, "_checked", lambda *_, **__: {})
+        patch.setattr(detaching, "_recover", recover)
         self.start(self.places[0])
 
     def _around(self, operation):
@@ -304,7 +461,12 @@ class World:
             return False
         options = DROPS_SOON if self.random.random() < 0.5 else {}
         try:
-            bound = checkpoint.bound()
+            check_log(checkpoint.path, Stores(), adopt=False)
+            first = spark_checkpoint.detached_generation(checkpoint.path) + 1
+            bound = binding.bind(
+                LocalStore(checkpoint.home), str(checkpoint.path), None,
+                query_id=QUERY, first_generation=first,
+            )  # fmt: skip
             log = open_log(
                 bound.store, first_generation=bound.first_generation,
                 keep_ends=bound.keep_ends, **options,
@@ -320,7 +482,9 @@ class World:
         except (CheckpointMismatchError, FencedError) as error:
             self.say("start in", checkpoint.path.name, "refused:", error)
             return False
-        known = -1 if decided is None else decided.commit.batch
+        # Of a log that was begun behind a detachment, Spark's entries tell what was before.
+        before = spark_checkpoint.last_committed(checkpoint.path) if bound.first_generation else -1
+        known = before if decided is None else decided.commit.batch
         self.say("start in", checkpoint.path.name, "generation", generation, "knows", known)
         if known != self.last:
             raise _WrongError(f"a start knows {known}, and the last decision is {self.last}")
@@ -334,9 +498,14 @@ class World:
         return True
 
     def _decide(self, log, generation, checkpoint):
-        log.append(generation, commit(self.last + 1, f"g{generation}"))
+        decision = commit(self.last + 1, f"g{generation}")
+        log.append(generation, decision)
         self.last += 1
-        checkpoint.plan(self.last)
+        checkpoint.put(f"offsets/{self.last}", f"v1\n{{}}\n{decision.offsets[0]}")
+        checkpoint.put(f"commits/{self.last}", "v1\n{}")
+        set_aside = sorted(checkpoint.path.glob("onceforall-detached-*"))
+        if not checkpoint.home.exists() and self.until is None:
+            raise _WrongError(f"batch {self.last} is decided in {set_aside}")
         log.append(generation, Done(self.last))
 
     def start_everywhere(self, batches=None):
@@ -353,8 +522,10 @@ class World:
         elif what < 0.6:
             for _ in range(self.random.randint(2, 6)):
                 self.start_everywhere(1)
-        elif what < 0.8:
+        elif what < 0.75:
             self.move()
+        elif what < 0.85:
+            self.detach()
         elif self.alive:
             run = self.random.choice(self.alive)
             with contextlib.suppress(OnceForAllError):
@@ -380,6 +551,16 @@ class World:
             if whole and not known and (to / "onceforall").exists():
                 self.places.append(at(to))
 
+    def detach(self, checkpoint=None):
+        checkpoint = checkpoint or self.random.choice(self.places)
+        self.say("detachment of", checkpoint.path.name)
+        try:
+            detaching.detach(checkpoint.path, {"out": FileSink(self.folder / "out")})
+        except OnceForAllError as error:
+            self.say("  ", type(error).__name__, error)
+        else:
+            self.detached += 1
+
     def step(self):
         if self.random.random() < 0.3:
             self.start_everywhere()
@@ -391,9 +572,23 @@ class World:
                 self.others()
             self.say("  wakes")
             self.woken += 1
+            if self.random.random() < 0.3:
+                self.until, self.act = self.random.randint(1, 30), kill
+
+        def kill():
+            self.say("  is killed")
+            raise _KilledError
 
         self.until, self.act = self.random.randint(1, 250), stand_still
-        self.move()
+        if self.random.random() < 0.4:
+            self.until = self.random.randint(1, 80)
+        try:
+            if self.random.random() < 0.6:
+                self.move()
+            else:
+                self.detach()
+        except _KilledError:
+            pass
         self.until = None
 
     def end(self):
@@ -405,6 +600,8 @@ class World:
                         if self.start_everywhere(1):
                             return
                         self.move(whole, checkpoint, name)
+                if any(checkpoint.path.glob("onceforall*")):
+                    self.detach(checkpoint)
         raise _WrongError("no command leads on")
 
 
@@ -415,7 +612,7 @@ def test_of_places_that_were_moved_at_random_one_decides_and_knows_all(
     tmp_path, monkeypatch, seeds
 ):
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    woken = moved = 0
+    woken = moved = detached = 0
     for seed in seeds:
         folder = tmp_path / str(seed)
         with monkeypatch.context() as patched:
@@ -428,6 +625,8 @@ def test_of_places_that_were_moved_at_random_one_decides_and_knows_all(
                 pytest.fail("\n".join([f"seed {seed}: {error}", *world.told]))
         woken += world.woken
         moved += world.moved
+        detached += world.detached
         shutil.rmtree(folder)
     assert woken > len(seeds)
-    assert moved > len(seeds)
+    assert moved > len(seeds) / 2
+    assert detached > len(seeds) / 2

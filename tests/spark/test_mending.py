@@ -2,6 +2,7 @@
 commit log; Spark itself is in tests/crash."""
 
 import json
+import os
 
 import pytest
 
@@ -9,7 +10,7 @@ from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
 from onceforall.protocol.entries import Claim, Commit, Done
-from onceforall.spark import mending
+from onceforall.spark import mending, repairs
 from support.syncing import Recorder
 
 ID = "7d0c1b6e-0000-4000-8000-000000000000"
@@ -332,6 +333,131 @@ def test_of_the_state_of_a_first_batch_that_is_planned_only_empty_files_are_set_
     made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
     mending.put_back(made.path)
     assert made.set_aside() == ["state.0.0._metadata.schema"]
+
+
+@pytest.fixture
+def before_it_is_set_aside(monkeypatch):
+    """Let others act where a start or a command stands still before its first rename."""
+
+    def do(act):
+        real = repairs._set_aside
+
+        def woken(path, target):
+            monkeypatch.setattr(repairs, "_set_aside", real)
+            act()
+            return real(path, target)
+
+        monkeypatch.setattr(repairs, "_set_aside", woken)
+
+    return do
+
+
+@pytest.mark.parametrize("door", [mending.put_back, mending.mend])
+def test_a_plan_that_another_run_has_made_and_decided_meanwhile_stays(
+    checkpoint, before_it_is_set_aside, door
+):
+    checkpoint.write("offsets/2", "")
+
+    def others():
+        mending.put_back(checkpoint.path)
+        checkpoint.write("offsets/2", PLAN)
+        generation = checkpoint.log.claim(Claim(ID, "run", str(checkpoint.path))).generation
+        checkpoint.log.seal_below(generation)
+        checkpoint.log.append(generation, Commit(2, OFFSETS, {}, header=HEADER))
+
+    before_it_is_set_aside(others)
+    assert door(checkpoint.path).steps == ()
+    assert checkpoint.text("offsets/2") == PLAN
+
+
+def test_an_id_that_another_run_has_put_back_meanwhile_stays(checkpoint, before_it_is_set_aside):
+    before = checkpoint.text("metadata")
+    checkpoint.write("metadata", "")
+    before_it_is_set_aside(lambda: mending.put_back(checkpoint.path))
+    assert mending.put_back(checkpoint.path).steps == ()
+    assert checkpoint.text("metadata") == before
+
+
+@pytest.mark.parametrize("claims", [True, False])
+def test_state_of_a_run_that_has_begun_meanwhile_stays(tmp_path, before_it_is_set_aside, claims):
+    """Also what its tasks have written while it was gone."""
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", "")
+
+    def others():
+        mending.put_back(made.path)
+        made.write("offsets/0", PLAN)
+        made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
+        made.write("state/0/0/_metadata/schema", "of the new run")
+        made.write("state/0/0/.1.delta.crc", "its checksum")
+        if claims:
+            made.log.claim(Claim(ID, "run", str(made.path)))
+
+    # Of offsets/0 and state, which are judged in one go, it stands still before the second.
+    real, calls = repairs.carry_out, []
+
+    def carry_out(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            others()
+        return real(*args)
+
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(mending, "carry_out", carry_out)
+        mending.put_back(made.path)
+    assert made.text("offsets/0") == PLAN
+    if claims:
+        assert made.text("state/0/0/_metadata/schema") == "of the new run"
+        assert made.text("state/0/0/.1.delta.crc") == "its checksum"
+    else:
+        # Nobody claims: nothing can have been decided on it.
+        assert not (made.path / "state").exists()
+
+
+def test_what_has_come_meanwhile_stays_and_the_rest_is_laid_back_beside_it(tmp_path):
+    aside = tmp_path / "aside"
+    for name in ("a/1", "a/.1.crc", "b/c/2"):
+        (aside / name).parent.mkdir(parents=True, exist_ok=True)
+        (aside / name).write_text("old")
+    (tmp_path / "state" / "a").mkdir(parents=True)
+    (tmp_path / "state" / "a" / "1").write_text("new")
+    repairs._lay_back(aside, tmp_path / "state")
+    found = {
+        file.relative_to(tmp_path / "state").as_posix(): file.read_text()
+        for file in (tmp_path / "state").rglob("*")
+        if file.is_file()
+    }
+    assert found == {"a/1": "new", "a/.1.crc": "old", "b/c/2": "old"}
+
+
+def test_runs_that_start_again_and_again_are_told(checkpoint, monkeypatch):
+    checkpoint.write("offsets/2", "")
+    monkeypatch.setattr(mending, "carry_out", lambda *_: False)
+    with pytest.raises(CommitLogError, match="Stop the query"):
+        mending.mend(checkpoint.path)
+
+
+def test_the_plan_before_the_last_decided_one_is_put_back_for_spark_begins_behind_it(checkpoint):
+    before = checkpoint.files()
+    checkpoint.lose("offsets/0")
+    (step,) = mending.put_back(checkpoint.path).steps
+    assert "offsets/0 is missing, though batch 0 is decided: put back" in step
+    assert checkpoint.text("offsets/0") == PLAN
+    assert checkpoint.files().keys() == before.keys()
+
+
+def test_a_folder_that_can_not_be_read_is_named(checkpoint, monkeypatch):
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("sources/0"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(CommitLogError, match="sources/0 Permission denied"):
+        mending.mend(checkpoint.path)
 
 
 @pytest.mark.parametrize("point", ["mend.before", "mend.set_aside", "mend.synced"])

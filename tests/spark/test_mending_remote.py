@@ -7,7 +7,7 @@ from commit_log.test_remote import ScriptedClient
 from onceforall.commit_log import binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
-from onceforall.spark import mending
+from onceforall.spark import mending, repairs
 from onceforall.spark.remote_path import RemotePath, store_at
 
 QUERY = "8e9a4e2c-1111-2222-3333-444455556666"
@@ -82,6 +82,34 @@ def test_a_plan_that_is_missing_or_torn_is_put_back(checkpoint):
         assert mending.put_back(checkpoint).steps
         assert contents["offsets/3"] == plan(3)
         contents["commits/3"] = b'v1\n{"nextBatchWatermarkMs":0}'
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_plan_that_another_run_has_made_and_decided_meanwhile_stays(
+    checkpoint, monkeypatch, back
+):
+    contents = checkpoint.client.contents
+    contents["offsets/4"] = b"v1"
+    log = binding.find(store_at(checkpoint / "onceforall")).log()
+    real = repairs._set_aside
+
+    def woken(path, target):
+        monkeypatch.setattr(repairs, "_set_aside", real)
+        contents["offsets/4"] = plan(4)
+        generation = log.claim(Claim(QUERY, "run", str(checkpoint), "tests")).generation
+        log.seal_below(generation)
+        log.append(
+            generation,
+            Commit(4, offsets(4), {"out": ()}, {"out/0": (Digest(1, 1),)}, header=HEADER),
+        )
+        done = real(path, target)
+        if back:
+            contents["offsets/4"] = plan(4) + b"\n-"
+        return done
+
+    monkeypatch.setattr(repairs, "_set_aside", woken)
+    mending.put_back(checkpoint)
+    assert contents["offsets/4"].startswith(plan(4))
 
 
 def test_a_log_that_can_not_be_read_for_a_moment_ends_the_start(checkpoint, monkeypatch):

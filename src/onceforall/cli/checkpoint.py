@@ -29,6 +29,7 @@ def add_commands(groups: Any) -> None:
         metavar="FOLDER",
         help="where the commit log lies; the checkpoint's pointer says so too",
     )
+    add_store_settings(mend)
     mend.add_argument("--dry-run", action="store_true", help="look and tell only")
     mend.set_defaults(run=_mend)
     move = commands.add_parser(
@@ -49,7 +50,12 @@ def add_commands(groups: Any) -> None:
 def _mend(arguments: argparse.Namespace) -> int:
     from onceforall.spark.mending import mend
 
-    done = mend(arguments.checkpoint, commit_log=arguments.commit_log, dry_run=arguments.dry_run)
+    done = mend(
+        arguments.checkpoint,
+        commit_log=arguments.commit_log,
+        dry_run=arguments.dry_run,
+        settings=store_settings(arguments),
+    )
     if done.dry_run and done.steps:
         print("Nothing is changed; this is what would be done:")
     for step in done.steps or (

@@ -192,7 +192,7 @@ def find(
             first,
             keep_ends=pointer is not None and pointer.keep_ends,
         )
-    if here and not pointer.from_home:
+    if here and not pointer.from_home and not _lay_here(home):
         raise CheckpointMismatchError(
             f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a "
             f"pointer to another one in {pointer.location}. "
@@ -206,6 +206,13 @@ def find(
     store = open_store(pointer.location)
     _check_bound(home, pointer, store)
     return BoundLog(store, pointer.location, pointer.id, first, keep_ends=pointer.keep_ends)
+
+
+def _lay_here(home: Store) -> bool:
+    """Tell whether an earlier log of the checkpoint lies in its home: one from which it was
+    detached. Whoever was late there has claimed generations above, which the newest log has, too.
+    """
+    return any(each.location is None and each.moving is None for each in all_pointers(home))
 
 
 def detached_generation(home: Store) -> int:

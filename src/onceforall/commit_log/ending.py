@@ -5,12 +5,17 @@ MOVED and DETACHED.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from onceforall.commit_log.binding import BoundLog
 from onceforall.commit_log.chains import entry_key
 from onceforall.commit_log.creating import Creator
+from onceforall.commit_log.envelope import decode_fields
+from onceforall.commit_log.store import Store
+from onceforall.protocol.entries import Done
 
-__all__ = ["PAUSES_MS", "end_log"]
+__all__ = ["PAUSES_MS", "end_log", "ended_by"]
 
 PAUSES_MS = (50, 200, 1000, 3000)
 """A command repeats a create without an answer after each of these pauses."""
@@ -41,3 +46,30 @@ def end_log(bound: BoundLog, generation: int, index: int, content: bytes) -> boo
         return True
     bound.store.delete(key)
     return False
+
+
+def ended_by(bound: BoundLog, kind: str) -> tuple[int, Mapping[str, Any]] | None:
+    """Return the generation behind whose claim an entry of this kind ends the log, and that entry's
+    body; None: there is none.
+
+    Starts that met it have claimed generations above, and could seal none.
+    """
+    log = bound.log()
+    newest = log.newest_generation()
+    if newest is None:
+        return None
+    for generation in range(newest, log.oldest_generation() - 1, -1):
+        fields = _entry(bound.store, generation, 1)
+        if fields is None:
+            continue
+        if fields.get("kind") == Done.kind:
+            # What was decided before was completed by whoever claimed this generation.
+            fields = _entry(bound.store, generation, 2) or fields
+        return (generation, fields["body"]) if fields.get("kind") == kind else None
+    return None
+
+
+def _entry(store: Store, generation: int, index: int) -> dict[str, Any] | None:
+    key = entry_key(generation, index)
+    content = store.read(key)
+    return None if content is None else decode_fields(content, store.describe(key))

@@ -82,12 +82,12 @@ earlier release says that a newer one has written it."""
 
 
 UNFINISHED_DETACHMENT = (
-    "this checkpoint is being made a plain query's, and nothing is decided here any more. Run "
-    "'onceforall detach' once more, which finishes that; then start."
+    "this checkpoint is being made a plain query's, and nothing is decided here any more. Start "
+    "again; where that says the same, run 'onceforall detach' once more, which finishes it."
 )
 
 DETACHED = "DETACHED"
-"""The same of a log on a store whose checkpoint is made a plain query's: no run gets past it."""
+"""The same of a log whose checkpoint is made a plain query's: no run gets past it."""
 
 
 def encode_detached(*, nonce: str, generation: int, index: int) -> bytes:

@@ -26,7 +26,7 @@ from onceforall.errors import (
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark import mending
+from onceforall.spark import mending, setting_aside
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.state_files import MANAGER, STATE_FORMAT
 from onceforall.spark.stores import Stores
@@ -68,6 +68,8 @@ def check_log(checkpoint: AnyPath, stores: Stores, *, adopt: bool) -> None:
         CheckpointMismatchError: the log is another query's or another checkpoint's.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
+    if isinstance(checkpoint, Path) and not home.exists():
+        _check_set_aside(checkpoint, stores)
     if adopt or not home.is_dir():
         return
     try:
@@ -83,6 +85,17 @@ def check_log(checkpoint: AnyPath, stores: Stores, *, adopt: bool) -> None:
     )
     if refusal is not None:
         raise refusal.error(refusal.message)
+
+
+def _check_set_aside(checkpoint: Path, stores: Stores) -> None:
+    """Refuse a checkpoint whose log was set aside though a run decides in it."""
+    alive = setting_aside.alive(checkpoint, stores.open)
+    if alive is not None:
+        raise CheckpointMismatchError(
+            f"The commit log of {checkpoint} lies in {alive}, where a detachment has put it that "
+            "was interrupted before it saw that a run of the query goes on. Run 'onceforall "
+            "detach' once more: it puts the folder back, or finishes."
+        )
 
 
 def bind_log(

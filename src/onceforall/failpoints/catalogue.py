@@ -293,7 +293,12 @@ _points("driver", (), None, "torn", "mend", "before set_aside synced put_back")
 
 # --- setting a log aside ---
 _points(
-    "driver", (), None, "detach", "detach", "before recovered passed rename.before_sync renamed"
+    "driver",
+    (),
+    None,
+    "detach",
+    "detach",
+    "before recovered passed left rename.before_sync renamed",
 )
 _points("driver", (), None, "detach", "detach.entry", "synced linked")
 _points("driver", (), None, "detach_elsewhere", "detach.elsewhere", "before renamed")

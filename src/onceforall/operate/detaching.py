@@ -9,17 +9,20 @@ What a plain query can't know is what onceforall decided. So a detachment, in th
    the requested batch;
 3. writes the decided batch into Spark's own commit log where that lacks it, or a plain query would
 write the batch again;
-4. renames the commit log's folder, which is what makes the checkpoint a plain one: a later start
-with onceforall takes it over.
+4. ends the log by a DETACHED entry in its chain, the point of no return: a run that has started
+meanwhile seals that chain first, and the detachment gives up; or it meets the entry, and stops;
+5. renames the commit log's folder, which is what makes the checkpoint a plain one: a later start
+with onceforall takes it over. On a store a folder can't be renamed as one; there the checkpoint's
+next pointer says it.
 
-A crash anywhere before the last step leaves a checkpoint of onceforall that a start or another
-detachment goes on with: every
-step before is one that a start does too, or is idempotent.
+A crash anywhere before 4 leaves a checkpoint of onceforall that a start or another detachment goes
+on with: every step before is one that a start does too, or is idempotent. A crash between 4 and 5
+leaves what only another detachment goes on with, and a start says so.
 
-On a store a folder can't be renamed as one, and nothing is: what stands in the log fences whoever
-still runs. There a DETACHED entry in our chain is the point of no return, by which a run that
-starts meanwhile is refused, and the checkpoint's next pointer is what makes it a plain one. A crash
-between the two leaves what only another detachment goes on with, and a start says so.
+The rename goes by the folder's name, so a detachment that stood still may rename another log's
+folder: that of a query that has returned meanwhile. It looks behind the rename, and renames it
+back; where it was killed in between, a start is refused, and the next detachment renames it back
+(``setting_aside.alive``).
 
 Not guaranteed: anything for a query, plain or not, that is started before this has returned.
 """
@@ -36,9 +39,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from onceforall.commit_log import CommitLog, binding, repointing
+from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.chains import entry_key
-from onceforall.commit_log.ending import end_log
+from onceforall.commit_log.ending import end_log, ended_by
 from onceforall.commit_log.envelope import DETACHED, encode_detached
 from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
@@ -54,7 +57,6 @@ from onceforall.errors import (
     TransactionLostError,
 )
 from onceforall.failpoints import points as failpoints
-from onceforall.operate import moving
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Commit, Committable, Digest
 from onceforall.protocol.history import Decided
@@ -106,7 +108,7 @@ class _Report:
         self.steps.append(planned if self.dry_run and planned is not None else done)
 
 
-def detach(  # noqa: PLR0911  most are what was found instead
+def detach(
     checkpoint: str | os.PathLike[str],
     sinks: Mapping[str, TwoPhaseCommitSink],
     *,
@@ -175,19 +177,28 @@ def detach(  # noqa: PLR0911  most are what was found instead
     query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
     if not spark_checkpoint.is_ours(path):
-        return _detached_before(path, report)
+        return _detached_before(path, report, stores.open)
     bound = binding.find(
         store_at(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=stores.open
     )
     if bound is None:
         report.say("No run of onceforall ever began here.")
-        if isinstance(home, RemotePath):
+        if isinstance(home, RemotePath) or dry_run:
+            if not isinstance(home, RemotePath):
+                report.say(f"The folder {home} would be renamed.")
             return Detachment(tuple(report.steps))
-        return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
-    left = moving.ended_by(bound, DETACHED)
-    if left is not None and isinstance(home, RemotePath):
+        # A start that stands still may have come as far as this folder: it is to meet our entry.
+        bound = binding.bind(
+            store_at(home),
+            str(path),
+            None,
+            query_id=query_id,
+            first_generation=spark_checkpoint.detached_generation(path) + 1,
+        )
+    left = ended_by(bound, DETACHED)
+    if left is not None:
         report.say(_COMPLETED_BEFORE)
-        away = None if dry_run else _finish_on_store(home, bound, left[0], report)
+        away = None if dry_run else _finish(home, bound, left[0], report)
         return Detachment(tuple(report.steps), log=away)
     log = bound.log()
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
@@ -201,14 +212,9 @@ def detach(  # noqa: PLR0911  most are what was found instead
     passed = _pass_decided(path, run.decided, report)
     failpoints.hit("detach.passed")
     _tell_planned(path, report, passed)
-    _check_newest(log, run.generation)
-    folder: AnyPath | None
-    if isinstance(home, RemotePath):
-        folder = _finish_on_store(
-            home, bound, run.generation, report, completed=run.completed is not None
-        )
-    else:
-        folder = _finish(home, bound, run.generation, report)
+    _leave(bound, run.generation, index=1 if run.completed is None else 2)
+    failpoints.hit("detach.left")
+    folder = _finish(home, bound, run.generation, report)
     return Detachment(tuple(report.steps), run.completed, passed, folder)
 
 
@@ -530,70 +536,56 @@ def _tell_planned(path: AnyPath, report: _Report, passed: int | None) -> None:
         )
 
 
-def _check_newest(
-    log: CommitLog, generation: int, undo: Callable[[], object] = lambda: None
-) -> None:
-    """Refuse to go on when a run of the query has started since we claimed: it would decide in
-    the log that is set aside.
-    """
-    if log.newest_generation() == generation:
-        return
-    undo()
-    raise FencedError(
-        f"A run of the query has started while it was being detached (generation {generation} is "
-        "not the newest any more). Stop it, and detach "
-        "again."
-    )
-
-
 # --- setting the log aside ------------------------------------------------------------------------
 
 
-def _finish(home: Path, bound: binding.BoundLog, generation: int, report: _Report) -> Path | None:
-    """Rename the log's folder, and one that lies elsewhere."""
-    folder = _set_aside(home, generation, report)
+def _finish(
+    home: AnyPath, bound: binding.BoundLog, generation: int, report: _Report
+) -> AnyPath | None:
+    """Make the checkpoint a plain one, behind the point of no return; None: another detachment
+    did it.
+    """
+    if isinstance(home, RemotePath):
+        repointing.point_nowhere(store_at(home), bound, generation)
+        report.say(
+            f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing "
+            "is decided there any more. Keep the folder: it stops a run that is still alive, and "
+            "keeps a later return to onceforall from using names again that are taken."
+        )
+        return home
+    folder = setting_aside.rename(home, generation, report.say)
     failpoints.hit("detach.renamed")
     if folder is not None:
-        _check_newest(bound.log(), generation, lambda: setting_aside.rename_back(folder, home))
+        _check_renamed(folder, home, bound, generation)
         setting_aside.set_aside_elsewhere(folder, bound.id, bound.location, report.say)
     return folder
 
 
-def _set_aside(home: Path, generation: int, report: _Report) -> Path | None:
-    if report.dry_run:
-        report.say(f"The folder {home} would be renamed.")
-        return None
-    return setting_aside.rename(home, generation, report.say)
-
-
-# --- the same on a store --------------------------------------------------------------------------
-
-
-def _finish_on_store(
-    home: RemotePath,
-    bound: binding.BoundLog,
-    generation: int,
-    report: _Report,
-    *,
-    completed: bool = False,
-) -> RemotePath:
-    """Pass the point of no return, unless an earlier try has, and point nowhere.
-
-    ``completed``: this one has completed a batch.
+def _check_renamed(folder: Path, home: Path, bound: binding.BoundLog, generation: int) -> None:
+    """Rename back what isn't the log that was detached: this command has stood still, another one
+    has finished the detachment, and the query has returned since.
     """
-    if moving.ended_by(bound, DETACHED) is None:
-        _leave(bound, generation, index=2 if completed else 1)
-    repointing.point_nowhere(store_at(home), bound, generation)
-    report.say(
-        f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing is "
-        "decided there any more. Keep the folder: it stops a run that is still alive, and keeps a "
-        "later return to onceforall from using names again that are taken."
+    there = store_at(folder)
+    if bound.location is None:
+        # A log that came later begins with a later generation.
+        is_it = there.read(entry_key(generation, 0)) is not None
+    else:
+        is_it = binding.pointer_of(there) == (bound.id, bound.location)
+    if is_it:
+        return
+    setting_aside.rename_back(folder, home)
+    raise FencedError(
+        "Another detachment has finished this one, and the query has started with onceforall again "
+        "since. That holds, and nothing of it was changed. Stop the query, and detach again, if it "
+        "is to be a plain one."
     )
-    return home
 
 
 def _leave(bound: binding.BoundLog, generation: int, index: int) -> None:
     """Pass the point of no return: behind this entry no run decides anything.
+
+    Raises:
+        FencedError: a run of the query has started meanwhile.
 
     Args:
         bound: the log.
@@ -608,11 +600,30 @@ def _leave(bound: binding.BoundLog, generation: int, index: int) -> None:
         )
 
 
-def _detached_before(path: AnyPath, report: _Report) -> Detachment:
+def _still_alive(folder: Path, home: AnyPath, report: _Report) -> FencedError:
+    """Put back the log of a run that goes on in a folder that was set aside, and return the error
+    that says so.
+    """
+    assert isinstance(home, Path)
+    if not report.dry_run:
+        setting_aside.rename_back(folder, home)
+    return FencedError(
+        f"A run of the query goes on in {folder}: a detachment has set its log aside, and was "
+        f"interrupted before it saw that. The folder {'would be' if report.dry_run else 'is'} "
+        f"{home} again. Stop the query, and detach again."
+    )
+
+
+def _detached_before(
+    path: AnyPath, report: _Report, open_store: Callable[[str], Store]
+) -> Detachment:
     """Finish a detachment that crashed behind its last step."""
     if isinstance(path, RemotePath) and spark_checkpoint.detached_generation(path) >= 0:
         report.say("The checkpoint was detached before; it is a plain query's.")
         return Detachment(tuple(report.steps))
+    alive = setting_aside.alive(path, open_store) if isinstance(path, Path) else None
+    if alive is not None:
+        raise _still_alive(alive, path / spark_checkpoint.LOG_FOLDER, report)
     folders = spark_checkpoint.detached_logs(path)
     if not folders:
         raise ConfigurationError(

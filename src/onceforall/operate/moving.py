@@ -24,20 +24,19 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from typing import Any
 
 from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.chains import Chains, entry_key, sealed_key
 from onceforall.commit_log.creating import Creator
-from onceforall.commit_log.ending import PAUSES_MS, end_log
-from onceforall.commit_log.envelope import MOVED, decode_fields, encode_moved
+from onceforall.commit_log.ending import PAUSES_MS, end_log, ended_by
+from onceforall.commit_log.envelope import MOVED, encode_moved
 from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.store import keeps_ends
 from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.driver.log_folder import lies_in
 from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
-from onceforall.protocol.entries import Claim, Done
+from onceforall.protocol.entries import Claim
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
@@ -307,33 +306,6 @@ def moved_before(bound: binding.BoundLog) -> Unfinished | None:
         return None
     generation, body = found
     return Unfinished(generation, str(body["location"]), body.get("checkpoint"))
-
-
-def ended_by(bound: binding.BoundLog, kind: str) -> tuple[int, Mapping[str, Any]] | None:
-    """Return the generation behind whose claim an entry of this kind ends the log, and that entry's
-    body; None: there is none.
-
-    Starts that met it have claimed generations above, and could seal none.
-    """
-    log = bound.log()
-    newest = log.newest_generation()
-    if newest is None:
-        return None
-    for generation in range(newest, log.oldest_generation() - 1, -1):
-        fields = _entry(bound.store, generation, 1)
-        if fields is None:
-            continue
-        if fields.get("kind") == Done.kind:
-            # What was decided before was completed by whoever claimed this generation.
-            fields = _entry(bound.store, generation, 2) or fields
-        return (generation, fields["body"]) if fields.get("kind") == kind else None
-    return None
-
-
-def _entry(store: Store, generation: int, index: int) -> dict[str, Any] | None:
-    key = entry_key(generation, index)
-    content = store.read(key)
-    return None if content is None else decode_fields(content, store.describe(key))
 
 
 def whoami() -> str:

@@ -22,12 +22,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.store import keeps_ends
@@ -99,7 +99,7 @@ def move_checkpoint(
     """
     stores = Stores(None, settings)
     old = stores.checkpoint(arguments.path("checkpoint", checkpoint))
-    new = stores.checkpoint(arguments.path("to", to))
+    new = stores.checkpoint(_absolute(arguments.path("to", to)))
     if f"{new}/".startswith(f"{old}/") or f"{old}/".startswith(f"{new}/"):
         raise OptionError(f"{new} and {old} lie in each other. Name a folder outside of it.")
     bound, query_id = moving.bound_log(old, stores)
@@ -112,13 +112,28 @@ def move_checkpoint(
         _check_target(home, new, str(old))
         repointing.expect_move(home, bound, str(old))
         generation, entries = moving.copy_log(bound, home, old, query_id)
-        files = _copy_files(old, new, home)
+        try:
+            files = _copy_files(old, new, home)
+        except OSError as error:
+            raise CommitLogError(
+                f"{error.filename or new}: {error.strerror or error}. Nothing was moved. Mend "
+                "that, and repeat the command; it goes on where it stopped."
+            ) from error
         _check_expected(home, old, new)
         moving.leave_moved(bound, generation, home.describe(""), checkpoint=str(new))
     else:
         generation = unfinished.generation
     _take_over(home, bound, generation, new, query_id, str(old))
     return MovedCheckpoint(str(new), files, entries)
+
+
+def _absolute(to: str) -> str:
+    if not urlsplit(to).scheme and not Path(to).is_absolute():
+        raise OptionError(
+            f"{to} is not an absolute path: another working folder would give another checkpoint. "
+            "Write it in full."
+        )
+    return to
 
 
 def _check_target(home: Store, new: AnyPath, old: str) -> None:
@@ -165,7 +180,7 @@ def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
             content = _renamed(content, old, new)
         place_of_it = _at(new, name)
         _check_expected(home, old, new)
-        created = _write(place_of_it, content)
+        created = create_file(place_of_it, content)
         if place_of_it.read_bytes() == content:
             continue
         if not created:
@@ -203,7 +218,13 @@ def _names(checkpoint: AnyPath) -> list[str]:
     root = f"{checkpoint}/"
     if isinstance(checkpoint, Path):
         linked = next(
-            (each for each in checkpoint.rglob("*") if each.is_symlink() and each.is_dir()), None
+            (
+                folder
+                for inner, names, _ in os.walk(checkpoint)
+                for name in names
+                if (folder := Path(inner, name)).is_symlink()
+            ),
+            None,
         )
         if linked is not None:
             raise OptionError(
@@ -261,25 +282,6 @@ def _inside(text: str, old: AnyPath) -> str | None:
     # Spark writes what it was given, which may lead through a link.
     resolved = path.resolve()
     return str(resolved.relative_to(old)) if resolved.is_relative_to(old) else None
-
-
-def _write(place: AnyPath, content: bytes) -> bool:
-    """Create a file whole and durably, but for its name; False where one stands there."""
-    if isinstance(place, RemotePath):
-        return create_file(place, content)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.moved")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, place)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
 
 
 # --- the new place --------------------------------------------------------------------------------

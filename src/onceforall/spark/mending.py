@@ -17,38 +17,40 @@ and says something else. Nothing is deleted: what is in the way goes to the fold
 ``onceforall-set-aside``. A crash between two steps leaves what the next start or command goes on
 with.
 
-A run that is still alive loses nothing: what it has decided is as it was decided, and the files of
-the batch that it writes are whole.
+A run that is still alive, or starts meanwhile, loses nothing, though files are set aside by their
+names and whoever does that may have stood still since it judged: each is looked at once more where
+it lies then. What was torn must be torn there; for what goes by the log's word, no generation may
+have been claimed since. Else it goes back to where it was, and all is judged again. (A run claims
+before it decides, and syncs its plan behind that: what is taken away later than that look fails its
+batch before it is decided.)
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
-from pathlib import Path
-from typing import Any
 
-from onceforall.commit_log import binding
+from onceforall.commit_log import CommitLog, binding
 from onceforall.common import logs
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
-from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Commit
+from onceforall.protocol.history import Decided
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark.commits import sync_folder
-from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
+from onceforall.spark.remote_path import AnyPath, RemotePath, files_below, store_at
+from onceforall.spark.repairs import SET_ASIDE, Repair, carry_out
 from onceforall.spark.stores import Stores
 
 __all__ = ["SET_ASIDE", "Mended", "mend", "put_back"]
 
 logger = logs.logger("onceforall")
 
-SET_ASIDE = "onceforall-set-aside"
-"""The folder of a checkpoint for files that were in the way."""
+_TRIES = 10
+"""So often all is judged again because others were faster."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +64,6 @@ class Mended:
 
     steps: tuple[str, ...]
     dry_run: bool = False
-
-
-@dataclass(frozen=True)
-class _Repair:
-    """One file, or a folder: it is set aside where it is there, and written where there is
-    content for it.
-    """
-
-    path: AnyPath
-    why: str
-    content: bytes | None = None
-
-    def __str__(self) -> str:
-        there = self.path.exists()
-        done = ["set aside"] * there + ["put back from the commit log"] * (self.content is not None)
-        return f"{self.path} {self.why}: {' and '.join(done)}."
 
 
 def put_back(
@@ -105,30 +91,31 @@ def put_back(
         CommitLogError: a file can't be set aside or written; or the checkpoint is on a store and
             its log can't be read.
     """
-    try:
-        known = _known(checkpoint, commit_log, stores or Stores(), adopt=adopt)
-    except OnceForAllError as error:
-        if isinstance(checkpoint, RemotePath) and isinstance(error, CommitLogError):
-            # Spark would read a plan that nobody has compared; a store fails for a moment, too.
-            raise
-        logger.debug(
-            "what a loss of power may have taken from %s is not looked for: %s", checkpoint, error
-        )
-        return Mended(())
-    if known is None:
-        return Mended(())
-    repairs = _needed(checkpoint, known)
-    if isinstance(checkpoint, RemotePath):
-        # Spark's checkpoint on a store excludes nobody: a run that was replaced may have written
-        # its plan over the decided one.
-        repairs += _planned_anew(checkpoint, known)
-    steps = tuple(map(str, repairs))
-    if dry_run:
-        return Mended(steps, dry_run=True)
-    for step in steps:
-        logger.warning("%s: %s", _reason(checkpoint), step)
-    _carry_out(checkpoint, repairs)
-    return Mended(steps)
+    asked = _Asked(checkpoint, commit_log, stores or Stores(), adopt)
+
+    def judge() -> tuple[_Known, list[Repair]] | None:
+        try:
+            known = _known(asked)
+        except OnceForAllError as error:
+            if isinstance(checkpoint, RemotePath) and isinstance(error, CommitLogError):
+                # Spark would read a plan that nobody has compared; a store fails for a moment, too.
+                raise
+            logger.debug(
+                "what a loss of power may have taken from %s is not looked for: %s",
+                checkpoint,
+                error,
+            )
+            return None
+        if known is None:
+            return None
+        repairs = _needed(checkpoint, known)
+        if isinstance(checkpoint, RemotePath):
+            # Spark's checkpoint on a store excludes nobody: a run that was replaced may have
+            # written its plan over the decided one.
+            repairs += _planned_anew(checkpoint, known)
+        return known, repairs
+
+    return _mended(asked, judge, dry_run=dry_run, reason=_reason(checkpoint))
 
 
 def _reason(checkpoint: AnyPath) -> str:
@@ -142,6 +129,7 @@ def mend(
     *,
     commit_log: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Mended:
     """Make Spark's part of a checkpoint tell what the commit log tells of the last decided batch,
     so that the query can be started.
@@ -153,6 +141,8 @@ def mend(
         commit_log: where the commit log lies; it need not be said, for the checkpoint has a
             pointer.
         dry_run: look and tell only.
+        settings: how a checkpoint or a log on a store is reached, by the names of
+            ``onceforall.store.*``.
 
     Raises:
         OptionError: this is no checkpoint of onceforall's.
@@ -160,53 +150,120 @@ def mend(
             of power does.
         CommitLogError: the log or a file can't be read or written.
     """
-    stores = Stores()
+    stores = Stores(None, settings)
     path = stores.checkpoint(os.fspath(checkpoint))
-    known = _known(
-        path,
-        None if commit_log is None else stores.log_location(os.fspath(commit_log)),
-        stores,
+    location = None if commit_log is None else stores.log_location(os.fspath(commit_log))
+    asked = _Asked(path, location, stores)
+
+    def judge() -> tuple[_Known, list[Repair]]:
+        known = _known(asked)
+        if known is None:
+            raise OptionError(
+                f"{path} has no commit log of onceforall (no folder "
+                f"'{spark_checkpoint.LOG_FOLDER}' with entries). Name the folder that is the "
+                "query's checkpointLocation."
+            )
+        return known, [*_needed(path, known), *_planned_anew(path, known)]
+
+    return _mended(asked, judge, dry_run=dry_run)
+
+
+def _mended(
+    asked: _Asked,
+    judge: Callable[[], tuple[_Known, list[Repair]] | None],
+    *,
+    dry_run: bool,
+    reason: str | None = None,
+) -> Mended:
+    """Carry out what is judged to be needed, and judge again where somebody was faster.
+
+    ``reason``: for the warning of each step; None: the caller shows the steps.
+    """
+    done: list[str] = []
+    try:
+        for _ in range(_TRIES):
+            judged = judge()
+            if judged is None:
+                return Mended(tuple(done), dry_run)
+            known, repairs = judged
+            if dry_run:
+                return Mended(tuple(map(str, repairs)), dry_run=True)
+            for repair in repairs:
+                step = str(repair)
+                if not carry_out(repair, asked.checkpoint, partial(asked.is_at, known.generation)):
+                    logger.info("%s has changed meanwhile: all is judged again", repair.path)
+                    break
+                if reason is not None:
+                    logger.warning("%s: %s", reason, step)
+                done.append(step)
+            else:
+                return Mended(tuple(done))
+    except OSError as error:
+        raise CommitLogError(
+            f"The checkpoint {asked.checkpoint} can't be mended after a loss of power: "
+            f"{error.filename or ''} {error.strerror}. Mend that, and start "
+            "again; nothing is lost."
+        ) from error
+    raise CommitLogError(
+        f"The checkpoint {asked.checkpoint} can't be mended: runs of its query start again and "
+        "again meanwhile. Stop the query, and repeat this."
     )
-    if known is None:
-        raise OptionError(
-            f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' "
-            "with entries). Name the folder that is the "
-            "query's checkpointLocation."
-        )
-    repairs = [*_needed(path, known), *_planned_anew(path, known)]
-    steps = tuple(map(str, repairs))
-    if not dry_run:
-        _carry_out(path, repairs)
-    return Mended(steps, dry_run)
 
 
 # --- what the log knows ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
+class _Asked:
+    checkpoint: AnyPath
+    commit_log: str | None
+    stores: Stores
+    adopt: bool = False
+
+    def log(self) -> CommitLog | None:
+        """Return the checkpoint's log, wherever it lies now."""
+        home = store_at(self.checkpoint / spark_checkpoint.LOG_FOLDER)
+        bound = binding.find(home, self.commit_log, open_store=self.stores.open)
+        return None if bound is None else bound.log()
+
+    def is_at(self, generation: int | None) -> bool:
+        """Tell whether that is still the newest generation, in the log that counts."""
+        try:
+            log = self.log()
+            return (None if log is None else log.newest_generation()) == generation
+        except OnceForAllError:
+            return False
+
+
+@dataclass(frozen=True)
 class _Known:
-    query_id: str | None
+    query_id: str | None = None
     """By the newest claim; None: no run has ever claimed here, so that nothing is decided, and
     nothing was written."""
-    decided: Commit | None
+    decided: Decided | None = None
+    generation: int | None = None
+    """The newest that was claimed before all else was looked at."""
+    log: CommitLog | None = None
+
+    @property
+    def commit(self) -> Commit | None:
+        """The last decision."""
+        return None if self.decided is None else self.decided.commit
 
 
-def _known(
-    checkpoint: AnyPath, commit_log: str | None, stores: Stores, *, adopt: bool = False
-) -> _Known | None:
+def _known(asked: _Asked) -> _Known | None:
+    checkpoint = asked.checkpoint
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return None
-    store = store_at(home)
-    pointer = binding.pointer_of(store)
-    bound = binding.find(store, commit_log, open_store=stores.open)
-    if bound is None:
-        return None if pointer is None else _Known(None, None)
-    log = bound.log()
-    claim, history = log.newest_claim(), log.look()
+    pointer = binding.pointer_of(store_at(home))
+    log = asked.log()
+    if log is None:
+        return None if pointer is None else _Known()
+    generation, claim, history = log.newest_generation(), log.newest_claim(), log.look()
     if claim is None:
-        return _Known(None, None)
-    if claim.checkpoint != str(checkpoint) and not adopt:
+        return _Known(generation=generation, log=log)
+    if claim.checkpoint != str(checkpoint) and not asked.adopt:
         raise CheckpointMismatchError(
             f"The commit log was written for the checkpoint {claim.checkpoint}, but it lies in "
             f"{checkpoint}: the folder was copied or moved. Start "
@@ -220,26 +277,31 @@ def _known(
             f"says {found}: this is another query's log. Put "
             "the checkpoint back that belongs to it."
         )
-    return _Known(claim.query_id, None if history.decided is None else history.decided.commit)
+    return _Known(claim.query_id, history.decided, generation, log)
 
 
 # --- what is needed -------------------------------------------------------------------------------
 
 
-def _needed(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
+def _needed(checkpoint: AnyPath, known: _Known) -> list[Repair]:
     """Return the repairs that rest on the two rules alone; see the module."""
     repairs = [*_identity(checkpoint, known)]
-    commit = known.decided
+    commit = known.commit
     last = -1 if commit is None else commit.batch
     if commit is not None:
         repairs += _plan_of_decided(checkpoint, commit)
+        repairs += _plan_before(checkpoint, known)
         # Those behind a whole one are whole, or nobody reads them.
         newest_first = (
             file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last
         )
         torn = takewhile(lambda file: not _is_entry(file, lines=2), newest_first)
         repairs += [
-            _Repair(file, "is torn, and Spark runs its last batch again without it")
+            Repair(
+                file,
+                "is torn, and Spark runs its last batch again without it",
+                is_bad=partial(_is_torn, lines=2),
+            )
             for file in torn
         ]
     # What Spark has finished, a plain query before us perhaps, is whole.
@@ -252,12 +314,12 @@ def _needed(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
     return repairs
 
 
-def _undecided_plans(checkpoint: AnyPath, commit: Commit | None, finished: int) -> list[_Repair]:
+def _undecided_plans(checkpoint: AnyPath, commit: Commit | None, finished: int) -> list[Repair]:
     """Return the repairs of plans behind the last batch that counts: of torn ones, and of those
     whose input the sources don't know any more.
     """
     lines = 3 if commit is None else 2 + len(commit.offsets)
-    repairs: list[_Repair] = []
+    repairs: list[Repair] = []
     is_decided = commit is not None and commit.batch == finished
     before = (
         commit.offsets
@@ -268,12 +330,18 @@ def _undecided_plans(checkpoint: AnyPath, commit: Commit | None, finished: int) 
         if batch <= finished:
             continue
         if not _is_entry(file, lines=lines):
-            repairs.append(_Repair(file, "is torn, and its batch is not decided"))
+            repairs.append(
+                Repair(
+                    file,
+                    "is torn, and its batch is not decided",
+                    is_bad=partial(_is_torn, lines=lines),
+                )
+            )
         elif repairs:
-            repairs.append(_Repair(file, "was planned behind a batch whose plan is gone"))
+            repairs.append(Repair(file, "was planned behind a batch whose plan is gone"))
         elif _lacks_input(checkpoint, before, _offsets_in(file), is_first=finished < 0):
             repairs.append(
-                _Repair(file, "is not decided, and a source doesn't know its input any more")
+                Repair(file, "is not decided, and a source doesn't know its input any more")
             )
     return repairs
 
@@ -308,42 +376,73 @@ def _offsets_in(file: AnyPath) -> tuple[str, ...]:
         return ()
 
 
-def _identity(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
+def _identity(checkpoint: AnyPath, known: _Known) -> list[Repair]:
     file = checkpoint / "metadata"
     if not file.exists() or _id_in(file) is not None:
         # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the
         # start refuses that.
         return []
     content = json.dumps({"id": known.query_id or str(uuid.uuid4())}, separators=(",", ":"))
-    return [_Repair(file, "is torn, and holds the query's id", content.encode())]
+    return [
+        Repair(
+            file,
+            "is torn, and holds the query's id",
+            content.encode(),
+            is_bad=lambda there: _id_in(there) is None,
+        )
+    ]
 
 
-def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[_Repair]:
+def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[Repair]:
     file = checkpoint / "offsets" / str(commit.batch)
     if file.exists():
-        is_whole = _offsets_in(file) == commit.offsets or _is_entry(
-            file, lines=2 + len(commit.offsets)
-        )
-        return (
-            []
-            if is_whole
-            else [
-                _Repair(
-                    file,
-                    f"is torn, though batch {commit.batch} is decided",
-                    _plan(checkpoint, commit),
-                )
-            ]
-        )
+
+        def is_bad(there: AnyPath) -> bool:
+            return _offsets_in(there) != commit.offsets and _is_torn(
+                there, lines=2 + len(commit.offsets)
+            )
+
+        if not is_bad(file):
+            return []
+        why = f"is torn, though batch {commit.batch} is decided"
+        return [Repair(file, why, _plan(checkpoint, commit), is_bad=is_bad)]
     if not _leads_up_to(checkpoint, commit):
         # No loss of power: the checkpoint was restored, edited or mixed. Spark can't run this batch
         # here, and the start refuses the one that it asks for.
         return []
     return [
-        _Repair(
+        Repair(
             file, f"is missing, though batch {commit.batch} is decided", _plan(checkpoint, commit)
         )
     ]
+
+
+def _plan_before(checkpoint: AnyPath, known: _Known) -> list[Repair]:
+    """Return the repair of the plan before the last decided one, behind which Spark begins: where
+    it isn't there, but its decision is. It has been set aside by somebody who stood still since
+    that was right, and was killed before he saw that it wasn't any more.
+    """
+    assert known.decided is not None
+    assert known.log is not None
+    batch = known.decided.commit.batch
+    file = checkpoint / "offsets" / str(batch - 1)
+    if batch == 0 or file.exists() or not (checkpoint / "offsets" / str(batch)).exists():
+        return []
+    before = _decided_before(known.log, known.decided)
+    if before is None or not before.header:
+        return []
+    return [
+        Repair(file, f"is missing, though batch {batch - 1} is decided", _plan(checkpoint, before))
+    ]
+
+
+def _decided_before(log: CommitLog, decided: Decided) -> Commit | None:
+    """Return the decision of the batch before, where the log still has it."""
+    for generation in range(decided.generation, log.oldest_generation() - 1, -1):
+        for _, entry in reversed(log.entries(generation)):
+            if isinstance(entry, Commit) and entry.batch < decided.commit.batch:
+                return entry if entry.batch == decided.commit.batch - 1 else None
+    return None
 
 
 def _leads_up_to(checkpoint: AnyPath, commit: Commit) -> bool:
@@ -411,25 +510,25 @@ def _header_like_before(checkpoint: AnyPath, commit: Commit) -> tuple[str, ...]:
     return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
-def _state_of_nothing(checkpoint: AnyPath) -> list[_Repair]:
+def _state_of_nothing(checkpoint: AnyPath) -> list[Repair]:
     """Return the repairs of state where no batch is decided or finished; Spark begins anew with
     none, or runs its first batch again.
     """
     state = checkpoint / "state"
     if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
         return (
-            [_Repair(state, "belongs to a batch that is not planned any more")]
+            [Repair(state, "belongs to a batch that is not planned any more")]
             if spark_checkpoint.keeps_state(checkpoint)
             else []
         )
     return [
-        _Repair(file, "is empty, and no batch is decided")
+        Repair(file, "is empty, and no batch is decided", is_bad=lambda there: not _size(there))
         for file in files_below(state)
         if not _size(file)
     ]
 
 
-def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) -> list[_Repair]:
+def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) -> list[Repair]:
     """Return the torn entries of sources that no decided batch can have used, nor one that a
     plain query has finished.
     """
@@ -437,7 +536,11 @@ def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) ->
     for number, folder in _numbered(checkpoint / "sources"):
         last = -1 if is_new else _last_log_offset(commit, number)
         repairs += [
-            _Repair(file, "is torn, and no decided batch has read it")
+            Repair(
+                file,
+                "is torn, and no decided batch has read it",
+                is_bad=partial(_is_torn, lines=2, source=True),
+            )
             for file in files_below(folder)
             if last is not None
             and _log_number(file) > last
@@ -474,11 +577,11 @@ def _log_number(file: AnyPath) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _planned_anew(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
+def _planned_anew(checkpoint: AnyPath, known: _Known) -> list[Repair]:
     """Return the repairs of plans that are whole, and not the decided ones; what is planned
     behind them goes with them.
     """
-    commit = known.decided
+    commit = known.commit
     if commit is None:
         return []
     file = checkpoint / "offsets" / str(commit.batch)
@@ -497,12 +600,20 @@ def _planned_anew(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
             "folder that belongs to this commit log."
         )
     behind = [
-        _Repair(later, f"was planned behind a batch {commit.batch} that is not the decided one")
+        Repair(later, f"was planned behind a batch {commit.batch} that is not the decided one")
         for batch, later in _numbered(checkpoint / "offsets")
         if batch > commit.batch
     ]
     why = f"has other offsets than were decided for batch {commit.batch}"
-    return [*behind, _Repair(file, why, _plan(checkpoint, commit))]
+    return [
+        *behind,
+        Repair(
+            file,
+            why,
+            _plan(checkpoint, commit),
+            is_bad=lambda there: _offsets_in(there) != commit.offsets,
+        ),
+    ]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -543,6 +654,10 @@ def _is_entry(file: AnyPath, *, lines: int, source: bool = False) -> bool:
     )
 
 
+def _is_torn(file: AnyPath, *, lines: int, source: bool = False) -> bool:
+    return not _is_entry(file, lines=lines, source=source)
+
+
 def _is_line(line: str) -> bool:
     """Tell whether a line may be whole.
 
@@ -556,79 +671,3 @@ def _is_line(line: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _carry_out(checkpoint: AnyPath, repairs: list[_Repair]) -> None:
-    try:
-        for repair in repairs:
-            _carry_out_one(checkpoint, repair)
-    except OSError as error:
-        raise CommitLogError(
-            f"The checkpoint {checkpoint} can't be mended after a loss of power: "
-            f"{error.filename or ''} {error.strerror}. Mend that, and start "
-            "again; nothing is lost."
-        ) from error
-
-
-def _carry_out_one(checkpoint: AnyPath, repair: _Repair) -> None:
-    path, aside = repair.path, checkpoint / SET_ASIDE
-    failpoints.hit("mend.before")
-    if isinstance(path, RemotePath):
-        _carry_out_remotely(checkpoint, path, repair.content)
-        return
-    assert isinstance(checkpoint, Path)
-    assert isinstance(aside, Path)
-    # With a stale checksum Spark would take what is written next for damaged; without one, nothing
-    # is checked.
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    if path.exists():
-        aside.mkdir(exist_ok=True)
-        target = aside / f"{'.'.join(path.relative_to(checkpoint).parts)}.{secrets.token_hex(4)}"
-        _unless_gone(lambda: path.rename(target))
-        sync_folder(aside)
-        sync_folder(checkpoint)
-        sync_folder(path.parent)
-        failpoints.hit("mend.set_aside")
-    if repair.content is not None:
-        _create(path, repair.content)
-        failpoints.hit("mend.put_back")
-
-
-def _carry_out_remotely(checkpoint: AnyPath, path: RemotePath, content: bytes | None) -> None:
-    if path.exists():
-        name = str(path).removeprefix(f"{checkpoint}/").replace("/", ".")
-        target = path.root / SET_ASIDE / f"{name}.{secrets.token_hex(4)}"
-        _unless_gone(lambda: path.rename(target))
-        failpoints.hit("mend.set_aside")
-    if content is not None:
-        if not create_file(path, content):
-            logger.info("%s is there by now", path)
-        failpoints.hit("mend.put_back")
-
-
-def _create(path: Path, content: bytes) -> None:
-    """Write a file durably, whole or not at all; one that is there by now stays."""
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        failpoints.hit("mend.synced")
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            logger.info("%s is there by now", path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    sync_folder(path.parent.parent)
-
-
-def _unless_gone(rename: Callable[[], Any]) -> None:
-    try:
-        rename()
-    except FileNotFoundError:
-        # Another start was faster.
-        return

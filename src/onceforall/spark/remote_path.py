@@ -7,7 +7,9 @@ It is no ``os.PathLike``: nothing can take it for a local path by mistake.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+import os
+import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -113,14 +115,26 @@ def store_at(folder: AnyPath) -> Store:
 
 def files_below(folder: AnyPath) -> list[AnyPath]:
     """Return the files in a folder and below it, sorted, without those whose name begins with a
-    dot.
+    dot; none where there is no such folder.
+
+    Raises:
+        OSError: a folder can't be read.
     """
     if isinstance(folder, RemotePath):
         return list(_files_below(folder))
+    # Not Path.rglob, which passes over what it may not read.
     found: list[AnyPath] = [
-        file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")
+        file
+        for inner, _, names in os.walk(folder, onerror=_raise)
+        for name in names
+        if not name.startswith(".") and (file := Path(inner, name)).is_file()
     ]
     return sorted(found, key=str)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _files_below(folder: RemotePath) -> Iterator[RemotePath]:
@@ -131,6 +145,27 @@ def _files_below(folder: RemotePath) -> Iterator[RemotePath]:
             yield folder / name
 
 
-def create_file(path: RemotePath, content: bytes) -> bool:
-    """Create a file whole and durably; False where one stands there."""
-    return path.client.create(path.key, content) == "created"
+def create_file(
+    path: AnyPath, content: bytes, *, synced: Callable[[], object] = lambda: None
+) -> bool:
+    """Create a file whole; False where one stands there. Its content is durable; on a disk its
+    name only when the caller has synced its folder, and those above it that this has made.
+
+    ``synced``: is called on a disk between the content and the name.
+    """
+    if isinstance(path, RemotePath):
+        return path.client.create(path.key, content) == "created"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        synced()
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from onceforall.commit_log import binding
+from onceforall.commit_log import LocalStore, Store, binding
+from onceforall.commit_log.ending import ended_by
+from onceforall.commit_log.envelope import DETACHED
 from onceforall.commit_log.stores.locations import is_local
+from onceforall.common import logs
 from onceforall.errors import CommitLogError
 from onceforall.failpoints import points as failpoints
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import commits as spark_commits
 
-__all__ = ["rename", "rename_back", "set_aside_elsewhere", "sync_renamed"]
+__all__ = ["alive", "rename", "rename_back", "set_aside_elsewhere", "sync_renamed"]
+
+logger = logs.logger("onceforall")
 
 Say = Callable[[str], None]
 """Takes a sentence for the person who detaches."""
@@ -67,6 +72,42 @@ def sync_renamed(checkpoint: Path) -> None:
             f"The folder {checkpoint} can't be synced: {error.strerror}. Mend that, and detach "
             "again."
         ) from error
+
+
+def alive(checkpoint: Path, open_store: Callable[[str], Store]) -> Path | None:
+    """Return the folder of a log that was set aside though a run decides in it; None: there is
+    none.
+
+    A detachment that was killed behind its rename, before it saw what it had renamed, leaves that:
+    generations above the one that the folder's name has, and no DETACHED entry below them.
+
+    Args:
+        checkpoint: the checkpoint's folder, which has no folder ``onceforall``.
+        open_store: opens a log elsewhere.
+    """
+    for folder in spark_checkpoint.detached_logs(checkpoint)[-1:]:
+        number = folder.name.removeprefix(spark_checkpoint.DETACHED_PREFIX).partition(".")[0]
+        home = LocalStore(folder)
+        pointer = binding.pointer_of(home)
+        try:
+            location = None if pointer is None else pointer[1]
+            if (
+                pointer is not None
+                and location is not None
+                and binding.bound_id(location, open_store) != pointer[0]
+            ):
+                # It was renamed, too, behind all looks.
+                continue
+            bound = binding.find(home, open_store=open_store)
+            newest = None if bound is None else bound.log().newest_generation()
+            if bound is None or newest is None or not number.isdecimal():
+                continue
+            if newest > int(number) and ended_by(bound, DETACHED) is None:
+                return folder
+        except CommitLogError as error:
+            # A store that isn't there any more holds up nobody who left it.
+            logger.warning("The log of %s, which was set aside, can't be read: %s", folder, error)
+    return None
 
 
 def rename_back(folder: Path, home: Path) -> None:
