@@ -196,6 +196,23 @@ def test_a_file_that_can_not_be_copied_is_named_and_nothing_is_moved(
     assert_same(new, checkpoint)
 
 
+@pytest.mark.parametrize("content", [b"v2\n{torn", b"\xff\xfe", b""])
+def test_metadata_of_state_that_is_damaged_is_named(checkpoint, tmp_path, content):
+    checkpoint.live(0)
+    checkpoint.put("state/0/_metadata/v2/0", content)
+    with pytest.raises(CheckpointMismatchError, match="v2/0 is damaged.*Nothing was moved"):
+        checkpoint.move(tmp_path / "new")
+    assert checkpoint.start()[2].decided.commit.batch == 0
+
+
+def test_a_place_below_a_file_is_refused(checkpoint, tmp_path):
+    checkpoint.live(0)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CommitLogError, match="Not a directory"):
+        checkpoint.move(tmp_path / "file" / "new")
+    assert checkpoint.start()[2].decided.commit.batch == 0
+
+
 def test_a_place_that_depends_on_the_working_folder_is_refused(checkpoint, monkeypatch, tmp_path):
     checkpoint.live(0)
     monkeypatch.chdir(tmp_path)

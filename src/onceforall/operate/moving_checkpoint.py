@@ -109,10 +109,10 @@ def move_checkpoint(
         raise moving.finish_first(old, unfinished)
     files = entries = 0
     if unfinished is None:
-        _check_target(home, new, str(old))
-        repointing.expect_move(home, bound, str(old))
-        generation, entries = moving.copy_log(bound, home, old, query_id)
         try:
+            _check_target(home, new, str(old))
+            repointing.expect_move(home, bound, str(old))
+            generation, entries = moving.copy_log(bound, home, old, query_id)
             files = _copy_files(old, new, home)
         except OSError as error:
             raise CommitLogError(
@@ -177,7 +177,14 @@ def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
                 "Nothing was moved. Stop it, and try again."
             ) from error
         if _is_metadata_of_state(name):
-            content = _renamed(content, old, new)
+            try:
+                content = _renamed(content, old, new)
+            except ValueError as error:
+                raise CheckpointMismatchError(
+                    f"{_at(old, name)} is damaged: it is no metadata of state as Spark writes it "
+                    f"({error}). Nothing was moved. Put that file back from a backup, and repeat "
+                    "the command."
+                ) from error
         place_of_it = _at(new, name)
         _check_expected(home, old, new)
         created = create_file(place_of_it, content)

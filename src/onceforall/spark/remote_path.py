@@ -133,7 +133,7 @@ def files_below(folder: AnyPath) -> list[AnyPath]:
 
 
 def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
 
