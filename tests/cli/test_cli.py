@@ -61,7 +61,11 @@ def _hear_interrupts():
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(
-    "end", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+    "end",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
 )
 def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
     command = [

@@ -33,7 +33,7 @@ def lose(pipeline, count):
         pytest.param("fence_lost.after", marks=pytest.mark.long),
         pytest.param("task.pre_commit.after", marks=pytest.mark.long),
         pytest.param("append_commit.before", marks=pytest.mark.long),
-        "append_commit.after",
+        pytest.param("append_commit.after", marks=pytest.mark.long),
         pytest.param("kafka.end_txn.after", marks=pytest.mark.long),
         pytest.param("commit.after", marks=pytest.mark.long),
     ],

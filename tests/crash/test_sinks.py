@@ -325,6 +325,7 @@ class TestAServerThatGoesAway:
         yield made
         made.close()
 
+    @pytest.mark.long
     def test_behind_the_decision_it_is_waited_for_and_the_query_goes_on(self, pipeline, server):
         driver = pipeline.start("append_commit.after=freeze@3")
         driver.wait_for_failpoint("append_commit.after")

@@ -234,6 +234,7 @@ def secured():
 
 
 @DECIDED
+@pytest.mark.long
 def test_the_password_is_rotated(secured, source, run, doubt, tmp_path):
     place = Place(secured.kafka, secured.topic, source, tmp_path / "checkpoint")
     out, user = place.topic(), f"u{uuid.uuid4().hex[:6]}"

@@ -135,7 +135,9 @@ def test_a_run_that_has_ended_closes_nothing_of_another_query_with_the_same_sink
     assert not any(one is first for one in out.closed)
 
 
-@pytest.mark.parametrize("mode", ["append", "update", "complete"])
+@pytest.mark.parametrize(
+    "mode", ["append", pytest.param("update", marks=pytest.mark.long), "complete"]
+)
 def test_every_output_mode_gives_what_spark_gives(broker, source, sink, run, tmp_path, mode):
     out = sink()
     for second, numbers in enumerate([(1, 2, 3), (4, 5), (6,), (7,)]):

@@ -36,7 +36,7 @@ def streamed(source, checkpoint, sink):
     "prefix",
     [
         pytest.param("", marks=pytest.mark.long),
-        "file:",
+        pytest.param("file:", marks=pytest.mark.long),
         pytest.param("file://", marks=pytest.mark.long),
     ],
 )

@@ -30,7 +30,9 @@ def add_two(source):
     source.add(*[{"key": f"k{n % 3}", "value": f"v{n}"} for n in range(30, 60)])
 
 
-@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+@pytest.mark.parametrize(
+    "mode", ["staged", pytest.param("prepared", marks=pytest.mark.long), "upsert"]
+)
 def test_counts_are_updated_by_their_key(source, run, tmp_path, database, mode):
     add_two(source)
     counts = source.stream().groupBy("key").count()

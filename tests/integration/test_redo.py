@@ -506,7 +506,7 @@ def test_rows_are_kept_on_the_store_of_the_log(job_on_a_store):
 @pytest.mark.parametrize(
     "step",
     [
-        "write_kept.after",
+        pytest.param("write_kept.after", marks=pytest.mark.long),
         pytest.param("append_commit.before", marks=pytest.mark.long),
         "append_commit.after",
         pytest.param("commit.after", marks=pytest.mark.long),

@@ -74,6 +74,7 @@ def query(spark, source, tmp_path, run, rocks_db):
     return Query(spark, source, tmp_path, run)
 
 
+@pytest.mark.long
 def test_the_query_goes_on_behind_repartitionings(query):
     query.run("a", "b")
     query.run("a", "c")

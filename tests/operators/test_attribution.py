@@ -183,6 +183,7 @@ def _assert_carried(rows, expected):
         assert (click["seen"] - click["clicked_at"]).microseconds == 1
 
 
+@pytest.mark.long
 def test_a_user_whose_name_is_no_utf8_does_not_get_the_click_of_another_one(frames, runs, tmp_path):
     from pyspark.sql import functions as F
 

@@ -204,6 +204,7 @@ class TestInSpark:
             41,
         ]
 
+    @pytest.mark.long
     def test_ids_that_are_no_utf8_and_differ_in_a_byte_are_two_ids(
         self, events, spark, runs, tmp_path
     ):

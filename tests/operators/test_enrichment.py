@@ -192,7 +192,11 @@ def test_without_it_such_a_batch_gets_other_values_unless_its_rows_are_kept(job)
 
 
 @pytest.mark.parametrize(
-    ("way", "counts"), [("pinned", {"old": 1, "new": 1}), ("as it is", {"old": 1, "new": 2})]
+    ("way", "counts"),
+    [
+        ("pinned", {"old": 1, "new": 1}),
+        pytest.param("as it is", {"old": 1, "new": 2}, marks=pytest.mark.long),
+    ],
 )
 def test_a_state_behind_it_is_rebuilt_from_the_same_values_only_when_they_are_pinned(
     job, way, counts

@@ -134,6 +134,7 @@ class TestInSpark:
         for key, value in before.items():
             spark.conf.set(key, value)
 
+    @pytest.mark.long
     def test_spark_and_python_agree_in_any_time_zone_and_with_and_without_ansi(
         self, spark, settings
     ):

@@ -50,7 +50,10 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.long] * (each == "three starts")) for each in WORLDS],
+)
 def test_no_order_of_steps_in_a_small_world_breaks_the_promise(name):
     options, at_least = WORLDS[name]
     result = explore(options)
@@ -90,7 +93,12 @@ def test_crashes_as_moves_of_their_own_lead_to_no_other_world():
 
 
 @pytest.mark.parametrize(
-    "options", [WITH_TIMEOUT, WITH_EXPIRY, FINE], ids=["coarse", "expiry", "fine"]
+    "options",
+    [
+        pytest.param(WITH_TIMEOUT, id="coarse"),
+        pytest.param(WITH_EXPIRY, id="expiry"),
+        pytest.param(FINE, id="fine", marks=pytest.mark.long),
+    ],
 )
 def test_what_is_not_explored_twice_leads_to_no_other_world(options, monkeypatch):
     reduced = explore(options)

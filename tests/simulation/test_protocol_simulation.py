@@ -22,15 +22,27 @@ def _quiet():
         yield
 
 
+FOUND_LATE = {
+    "names_are_counted_anew_in_each_batch",
+    "what_is_committed_counts_as_lost",
+    "a_decision_has_no_deadline",
+}
+"""Broken guards that take thousands of schedules."""
+
+
 # --- seeded random schedules ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first_seed", range(0, 1200, 400))
+@pytest.mark.parametrize(
+    "first_seed",
+    [0, *(pytest.param(first, marks=pytest.mark.long) for first in (400, 800))],
+)
 def test_random_schedules_keep_the_promise_and_come_to_an_end_after_healing(first_seed):
     outcomes = [explore(seed) for seed in range(first_seed, first_seed + 400)]
     assert sum(outcome.fault_count >= 5 for outcome in outcomes) > 300
 
 
+@pytest.mark.long
 def test_long_random_schedules_keep_the_promise():
     endings_of(
         range(10_000, 10_100),
@@ -145,7 +157,15 @@ def test_a_violation_is_found_again_by_its_seed(monkeypatch):
     assert "replay: explore(" in str(first)
 
 
-@pytest.mark.parametrize("break_a_guard", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize(
+    "break_a_guard",
+    [
+        pytest.param(
+            each, id=each.__name__, marks=[pytest.mark.long] * (each.__name__ in FOUND_LATE)
+        )
+        for each in MUTANTS
+    ],
+)
 def test_a_broken_guard_is_found(break_a_guard, monkeypatch):
     break_a_guard(monkeypatch)
     violation = first_violation(3000, **getattr(break_a_guard, "options", {}))

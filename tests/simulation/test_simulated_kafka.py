@@ -15,7 +15,10 @@ from simulator.brokers.world import KINDS
 from support.pages import ROOT
 
 
-@pytest.mark.parametrize("first_seed", range(0, 2400, 600))
+@pytest.mark.parametrize(
+    "first_seed",
+    [0, *(pytest.param(first, marks=pytest.mark.long) for first in (600, 1200, 1800))],
+)
 def test_what_the_sink_says_is_true_whatever_the_brokers_answer(first_seed):
     assert first_violation(600, first_seed) is None
 

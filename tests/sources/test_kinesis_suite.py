@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from onceforall.sources.kinesis.options import parse
 from onceforall.sources.kinesis.source import KinesisReader
 from onceforall.testing.sources import SourceUnderTest, check_source, source_cases
 
 
+@pytest.mark.long
 def test_the_kinesis_source_passes_the_suite(ordered_stream, ordered_server):
     def new():
         ordered_server.heal()

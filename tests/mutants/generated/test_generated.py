@@ -180,6 +180,7 @@ def test_the_page_names_each_survivor_and_what_was_said_of_it(tmp_path):
     assert results.status(other.id) == "broken"
 
 
+@pytest.mark.long
 def test_each_verdict_is_on_a_bug_that_can_be_made():
     judged = load()
     made = run.bugs_in(SOURCE, {each.file for each in judged.values()})

@@ -135,6 +135,7 @@ def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(de
     assert_whole(decided, batches=3)
 
 
+@pytest.mark.long
 def test_an_abort_that_is_killed_is_done_by_the_sweep(decided):
     assert run(decided, "abort", "file.abort.deleted=kill") == -signal.SIGKILL
     assert len(left_in_staging(decided)) == 1

@@ -66,7 +66,10 @@ def test_every_option_has_values_here():
     }
 
 
-@pytest.mark.parametrize("form", VALUES)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(each, marks=[pytest.mark.long] * (each == "orc")) for each in VALUES],
+)
 def test_with_every_option_all_readers_read_what_was_written(spark, tmp_path, form):
     rows = batch_of(
         {ddl: values_of(ddl, form) for ddl in ("DOUBLE", "STRING", "BIGINT", "DATE")}, form
@@ -202,7 +205,7 @@ def stored(ddl, form):
 @pytest.mark.parametrize(
     ("form", "options"),
     [
-        ("parquet", {"write_page_index": True}),
+        pytest.param("parquet", {"write_page_index": True}, marks=pytest.mark.long),
         pytest.param("parquet", {}, marks=pytest.mark.long),
         pytest.param("orc", {}, marks=pytest.mark.long),
         pytest.param("orc", {"row_index_stride": 1}, marks=pytest.mark.long),

@@ -102,7 +102,12 @@ def tried(form, *zones):
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "form",
-    ["orc", *(pytest.param(form, marks=pytest.mark.long) for form in ("parquet", "json", "csv"))],
+    [
+        pytest.param("orc", marks=pytest.mark.long),
+        pytest.param("parquet", marks=pytest.mark.long),
+        "json",
+        pytest.param("csv", marks=pytest.mark.long),
+    ],
 )
 def test_an_instant_is_read_as_it_was_written_in_whatever_zone_the_jvm_is(form):
     assert tried(form, *ZONES) == [f"{form}: {len(ZONES)} zones"]

@@ -91,7 +91,10 @@ def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point)
 
 @pytest.mark.parametrize(
     "point",
-    ["file.manifest.before", pytest.param("file.commit.renamed", marks=pytest.mark.long)],
+    [
+        pytest.param("file.manifest.before", marks=pytest.mark.long),
+        pytest.param("file.commit.renamed", marks=pytest.mark.long),
+    ],
 )
 def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(decided, point):
     zombie = decided.started("commit", f"{point}=freeze@1")

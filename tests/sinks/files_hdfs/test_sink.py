@@ -52,7 +52,7 @@ def test_what_was_committed_is_a_success_when_it_is_committed_again_also_behind_
     ("form", "compression"),
     [
         ("parquet", None),
-        ("json", "gzip"),
+        pytest.param("json", "gzip", marks=pytest.mark.long),
         pytest.param("csv", "gzip", marks=pytest.mark.long),
         pytest.param("orc", None, marks=pytest.mark.long),
     ],

@@ -53,6 +53,7 @@ spark.stop()
 @pytest.mark.spark
 @pytest.mark.s3
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_a_query_writes_with_the_sessions_own_keys_and_spark_reads_what_is_committed(
     s3_server, s3_bucket, tmp_path
 ):

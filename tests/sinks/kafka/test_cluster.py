@@ -798,6 +798,7 @@ def test_recovery_lists_and_aborts_what_lies_on_a_leader_that_is_lost_meanwhile(
 
 
 @leader_faults("killed")
+@pytest.mark.long
 def test_recovery_waits_for_the_markers_on_a_leader_that_is_lost_while_it_aborts(
     cluster, query, on_request, fault
 ):

@@ -19,7 +19,10 @@ from .test_transactions import prepare_in_a_process_that_is_killed
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module", params=["3.9", pytest.param("4.3", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=pytest.mark.long) for each in ("3.9", "4.3")],
+)
 def versioned(request):
     with EmbeddedKafka(version=request.param) as broker:
         yield broker
