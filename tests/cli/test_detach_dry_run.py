@@ -11,6 +11,7 @@ import pytest
 import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import OnceForAllError, SinkUnavailableError
+from onceforall.operate import detaching
 from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.protocol.history import CommitPermit
@@ -174,9 +175,25 @@ def detached(folder):
     return query
 
 
+def killed_behind_its_entry(folder):
+    query = decided(folder)
+
+    class GoneError(Exception):
+        """Stands for SIGKILL."""
+
+    def killed(*_):
+        raise GoneError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(detaching, "_finish", killed)
+        with pytest.raises(GoneError):
+            query.detach()
+    return query
+
+
 STATES = [
     undecided, decided, done, planned_behind, planned_behind_one_that_spark_lacks, finished, with_state, moved, moved_and_adopted,
-    log_elsewhere, log_moved, sink_misnamed, detached,
+    log_elsewhere, log_moved, sink_misnamed, detached, killed_behind_its_entry,
 ]  # fmt: skip
 
 
@@ -191,6 +208,7 @@ def test_a_dry_run_foretells_what_is_then_done_and_changes_nothing(tmp_path, sta
         assert foretold == real
         return
     assert (foretold.completed, foretold.passed) == (real.completed, real.passed)
+    assert ("would be renamed" in foretold.steps[-1]) == (real.log is not None)
     told, said = "\n".join(foretold.steps), "\n".join(real.steps)
     for word in (
         "is planned by Spark and undecided",

@@ -108,7 +108,7 @@ class _Report:
         self.steps.append(planned if self.dry_run and planned is not None else done)
 
 
-def detach(
+def detach(  # noqa: PLR0911  most are what was found instead
     checkpoint: str | os.PathLike[str],
     sinks: Mapping[str, TwoPhaseCommitSink],
     *,
@@ -198,8 +198,10 @@ def detach(
     left = ended_by(bound, DETACHED)
     if left is not None:
         report.say(_COMPLETED_BEFORE)
-        away = None if dry_run else _finish(home, bound, left[0], report)
-        return Detachment(tuple(report.steps), log=away)
+        if dry_run:
+            _foresee_end(home, bound, report)
+            return Detachment(tuple(report.steps))
+        return Detachment(tuple(report.steps), log=_finish(home, bound, left[0], report))
     log = bound.log()
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
     config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
@@ -353,12 +355,16 @@ def _foresee(
         )
     passed = _pass_decided(path, decided, report)
     _tell_planned(path, report, passed)
-    if isinstance(path, RemotePath):
+    _foresee_end(path / spark_checkpoint.LOG_FOLDER, bound, report)
+    return Detachment(tuple(report.steps), completed, passed)
+
+
+def _foresee_end(home: AnyPath, bound: binding.BoundLog, report: _Report) -> None:
+    if isinstance(home, RemotePath):
         report.say("The checkpoint's next pointer would make it a plain query's.")
     else:
-        report.say(f"The folder {path / spark_checkpoint.LOG_FOLDER} would be renamed.")
+        report.say(f"The folder {home} would be renamed.")
         _foresee_elsewhere(bound.location, report)
-    return Detachment(tuple(report.steps), completed, passed)
 
 
 def _foresee_elsewhere(location: str | None, report: _Report) -> None:

@@ -85,7 +85,7 @@ def alive(checkpoint: Path, open_store: Callable[[str], Store]) -> Path | None:
         checkpoint: the checkpoint's folder, which has no folder ``onceforall``.
         open_store: opens a log elsewhere.
     """
-    for folder in spark_checkpoint.detached_logs(checkpoint)[-1:]:
+    for folder in spark_checkpoint.detached_logs(checkpoint):
         number = folder.name.removeprefix(spark_checkpoint.DETACHED_PREFIX).partition(".")[0]
         home = LocalStore(folder)
         pointer = binding.pointer_of(home)
