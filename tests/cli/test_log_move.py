@@ -4,6 +4,7 @@ that was killed anywhere is finished by the same command."""
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -139,8 +140,14 @@ def test_a_log_is_moved_twice(checkpoint, tmp_path):
     assert_sealed(open_log(LocalStore(tmp_path / "b")))
 
 
-def test_a_log_that_was_moved_by_the_command_may_be_moved_by_hand_afterwards(checkpoint, tmp_path):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_log_that_was_moved_by_the_command_may_be_moved_by_hand_afterwards(
+    checkpoint, tmp_path, earlier
+):
+    """A log of an earlier release has no pointer at first, which would tell that it lay here."""
     checkpoint.live(0)
+    if earlier:
+        shutil.rmtree(checkpoint.home / "pointer")
     checkpoint.move(tmp_path / "b")
     checkpoint.live(1)
     (tmp_path / "b").rename(tmp_path / "c")
