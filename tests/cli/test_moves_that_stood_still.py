@@ -20,7 +20,7 @@ from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.ending import ended_by
 from onceforall.commit_log.envelope import DETACHED, MOVED
 from onceforall.driver import place
-from onceforall.driver.log_folder import check_log
+from onceforall.driver.log_folder import check_set_aside
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
 from onceforall.operate import detaching, moving, moving_checkpoint
 from onceforall.operate.moving import move_log
@@ -164,7 +164,7 @@ def detachable(tmp_path, monkeypatch):
 
 def returned(checkpoint):
     """Start the query with onceforall again, behind a detachment; return its log and generation."""
-    check_log(checkpoint.path, Stores(), adopt=False)
+    check_set_aside(checkpoint.path, Stores())
     first = spark_checkpoint.detached_generation(checkpoint.path) + 1
     log = binding.bind(
         LocalStore(checkpoint.home), str(checkpoint.path), None,
@@ -461,7 +461,7 @@ class World:
             return False
         options = DROPS_SOON if self.random.random() < 0.5 else {}
         try:
-            check_log(checkpoint.path, Stores(), adopt=False)
+            check_set_aside(checkpoint.path, Stores())
             first = spark_checkpoint.detached_generation(checkpoint.path) + 1
             bound = binding.bind(
                 LocalStore(checkpoint.home), str(checkpoint.path), None,

@@ -7,9 +7,17 @@ import pytest
 from commit_log.test_remote import Ignoring, ScriptedClient
 from onceforall.commit_log import LocalStore, binding
 from onceforall.commit_log.stores.remote import RemoteStore
-from onceforall.driver.log_folder import bind_log, check_place, rows_place
+from onceforall.driver.log_folder import (
+    bind_log,
+    check_identity,
+    check_log,
+    check_place,
+    put_back,
+    rows_place,
+)
 from onceforall.driver.settings import Settings
-from onceforall.errors import MissingExtraError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, MissingExtraError, UnsupportedQueryError
+from onceforall.protocol.entries import Claim
 from onceforall.spark.remote_path import RemotePath
 from onceforall.spark.stores import Stores
 
@@ -107,3 +115,21 @@ def test_a_file_manager_that_leaves_state_of_nothing_is_refused_where_state_is_k
     else:
         with pytest.raises(UnsupportedQueryError, match="checkpointFormatVersion=2"):
             check_place(RemotePath(stateful), Settings(), Stores(), name, 1)
+
+
+def test_a_torn_id_is_no_obstacle_and_a_missing_one_is_named_before_any_sink_is_asked(tmp_path):
+    """Sinks that are asked about a query without an id are behind the log, and the error would
+    tell to adopt them."""
+    checkpoint, stores = tmp_path / "cp", Stores()
+    checkpoint.mkdir()
+    check_identity(checkpoint, stores)
+    log = bind_log(checkpoint, Settings(), stores).log()
+    check_identity(checkpoint, stores)
+    log.claim(Claim("the-query", "run", str(checkpoint), "tests"))
+    (checkpoint / "metadata").write_text("")
+    check_log(checkpoint, stores, adopt=False)
+    put_back(checkpoint, Settings(), stores)
+    check_identity(checkpoint, stores)
+    (checkpoint / "metadata").unlink()
+    with pytest.raises(CheckpointMismatchError, match="metadata is missing.*the query the-query"):
+        check_identity(checkpoint, stores)

@@ -415,6 +415,58 @@ def test_state_of_a_run_that_has_begun_meanwhile_stays(tmp_path, before_it_is_se
         assert not (made.path / "state").exists()
 
 
+def put_aside(checkpoint, name, mark="0a0b0c0d"):
+    aside = checkpoint.path / mending.SET_ASIDE
+    aside.mkdir(exist_ok=True)
+    (checkpoint.path / name).rename(aside / f"{name.replace('/', '.')}.{mark}")
+
+
+NEEDED = '{"logOffset":3}'
+
+
+@pytest.mark.parametrize(
+    ("name", "is_needed"),
+    [
+        ("metadata", True),
+        ("sources/0/3", True),
+        ("sources/0/2.compact", True),
+        ("sources/0/4", False),
+        ("state", True),
+    ],
+)
+def test_what_was_set_aside_late_by_somebody_who_was_killed_then_is_laid_back(
+    tmp_path, name, is_needed
+):
+    made = Checkpoint(tmp_path / "cp", offsets=(NEEDED, "-"))
+    for file in ("sources/0/3", "sources/0/2.compact", "sources/0/4"):
+        made.write(file, 'v1\n{"path":"x"}')
+    made.write("state/0/0/2.delta", "x")
+    made.write("state/0/0/.2.delta.crc", "y")
+    before = made.files()
+    put_aside(made, name)
+    steps = mending.put_back(made.path).steps
+    if is_needed:
+        assert len(steps) == 1
+        assert "laid back" in steps[0]
+        assert made.files() == before
+        assert made.set_aside() == []
+    else:
+        assert steps == ()
+    assert mending.put_back(made.path).steps == ()
+
+
+def test_what_is_torn_or_of_another_query_or_of_no_decided_batch_is_not_laid_back(tmp_path):
+    made = Checkpoint(tmp_path / "cp", offsets=(NEEDED, "-"))
+    made.write("sources/0/3", "v1")
+    put_aside(made, "sources/0/3")
+    made.write("metadata", json.dumps({"id": "another"}))
+    put_aside(made, "metadata")
+    made.write("state/0/0/1.delta", "of a batch that came to nothing")
+    put_aside(made, "state")
+    assert mending.put_back(made.path).steps == ()
+    assert made.set_aside() == ["metadata", "sources.0.3", "state"]
+
+
 def test_what_has_come_meanwhile_stays_and_the_rest_is_laid_back_beside_it(tmp_path):
     aside = tmp_path / "aside"
     for name in ("a/1", "a/.1.crc", "b/c/2"):
@@ -429,6 +481,7 @@ def test_what_has_come_meanwhile_stays_and_the_rest_is_laid_back_beside_it(tmp_p
         if file.is_file()
     }
     assert found == {"a/1": "new", "a/.1.crc": "old", "b/c/2": "old"}
+    assert [file.read_text() for file in aside.rglob("*") if file.is_file()] == ["old"]
 
 
 def test_runs_that_start_again_and_again_are_told(checkpoint, monkeypatch):

@@ -18,6 +18,7 @@ Below that, one fences the other: they never decide both.
 
 from __future__ import annotations
 
+import glob
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -417,6 +418,14 @@ def _check_bound(home: Store, pointer: Pointer, store: Store) -> None:
     if found == pointer.id:
         return
     what = "there is none" if found is None else "what lies there is another log"
+    aside = _set_aside(pointer)
+    if aside is not None:
+        raise CheckpointMismatchError(
+            f"The checkpoint's pointer {home.describe(pointer_key(pointer.number))} says that the "
+            f"commit log lies in {pointer.location}, but {what}: it lies in {aside}, where a "
+            "detachment has put it that was interrupted. Stop every run of the query, rename that "
+            "folder back, and start again."
+        )
     raise CheckpointMismatchError(
         f"The checkpoint's pointer {home.describe(pointer_key(pointer.number))} says that the "
         f"commit log lies in {pointer.location}, but {what}. "
@@ -424,6 +433,21 @@ def _check_bound(home: Store, pointer: Pointer, store: Store) -> None:
         "would be lost or doubled. If it was "
         "moved, start once with onceforall.commitLog naming the new place and "
         "onceforall.adoptCheckpoint=true."
+    )
+
+
+def _set_aside(pointer: Pointer) -> Path | None:
+    """Return where a log that lay elsewhere on a disk was put, beside its place."""
+    if pointer.location is None or not is_local(pointer.location):
+        return None
+    place = log_path(pointer.location)
+    return next(
+        (
+            folder
+            for folder in sorted(place.parent.glob(f"{glob.escape(place.name)}-detached-*"))
+            if id_at(LocalStore(folder)) == pointer.id
+        ),
+        None,
     )
 
 

@@ -23,6 +23,7 @@ from onceforall.errors import (
     OptionError,
     UnsupportedQueryError,
 )
+from onceforall.protocol.entries import Claim
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
@@ -68,18 +69,16 @@ def check_log(checkpoint: AnyPath, stores: Stores, *, adopt: bool) -> None:
         CheckpointMismatchError: the log is another query's or another checkpoint's.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
-    if isinstance(checkpoint, Path) and not home.exists():
-        _check_set_aside(checkpoint, stores)
     if adopt or not home.is_dir():
         return
-    try:
-        bound = binding.find(store_at(home), open_store=stores.open)
-        claim = None if bound is None else bound.log().newest_claim()
-    except (CheckpointMismatchError, CommitLogError):
-        return
+    claim = _newest_claim(home, stores)
     if claim is None:
         return
-    query_id = spark_checkpoint.query_id(checkpoint) or claim.query_id
+    try:
+        query_id = spark_checkpoint.query_id(checkpoint) or claim.query_id
+    except CheckpointMismatchError:
+        # It is torn, and put back next.
+        query_id = claim.query_id
     refusal = judge_claim(
         RunConfig(query_id, "", str(checkpoint), (), **asdict(place.here(checkpoint))), claim
     )
@@ -87,8 +86,46 @@ def check_log(checkpoint: AnyPath, stores: Stores, *, adopt: bool) -> None:
         raise refusal.error(refusal.message)
 
 
-def _check_set_aside(checkpoint: Path, stores: Stores) -> None:
-    """Refuse a checkpoint whose log was set aside though a run decides in it."""
+def check_identity(checkpoint: AnyPath, stores: Stores) -> None:
+    """Refuse a checkpoint that doesn't name its query any more, before its sinks are asked about
+    another one.
+
+    Raises:
+        CheckpointMismatchError: Spark would begin anew.
+    """
+    if spark_checkpoint.query_id(checkpoint) is not None:
+        return
+    claim = _newest_claim(checkpoint / spark_checkpoint.LOG_FOLDER, stores)
+    if claim is not None:
+        # It was durable before the claim.
+        raise CheckpointMismatchError(
+            f"{checkpoint / 'metadata'} is missing, which names the query, though the commit log "
+            f"belongs to the query {claim.query_id}. Put the file back from a backup; for a new "
+            "query, name a new checkpoint."
+        )
+
+
+def _newest_claim(home: AnyPath, stores: Stores) -> Claim | None:
+    """Return the claim that counts; None: there is none, or it can't be read, which the first
+    batch tells, too.
+    """
+    if not home.is_dir():
+        return None
+    try:
+        bound = binding.find(store_at(home), open_store=stores.open)
+        return None if bound is None else bound.log().newest_claim()
+    except (CheckpointMismatchError, CommitLogError):
+        return None
+
+
+def check_set_aside(checkpoint: AnyPath, stores: Stores) -> None:
+    """Refuse a checkpoint whose log was set aside though a run decides in it.
+
+    Raises:
+        CheckpointMismatchError: naming the folder in which it lies.
+    """
+    if isinstance(checkpoint, RemotePath) or (checkpoint / spark_checkpoint.LOG_FOLDER).exists():
+        return
     alive = setting_aside.alive(checkpoint, stores.open)
     if alive is not None:
         raise CheckpointMismatchError(
@@ -123,6 +160,7 @@ def bind_log(
             "itself. Leave the option out: that is where the "
             "commit log is by default."
         )
+    check_set_aside(checkpoint, stores)
     pointers = (
         binding.pointer_of(store_at(folder))
         for folder in spark_checkpoint.detached_logs(checkpoint)

@@ -9,7 +9,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onceforall.driver.log_folder import bind_log, check_log, check_place, put_back
+from onceforall.driver.log_folder import (
+    bind_log,
+    check_identity,
+    check_log,
+    check_place,
+    check_set_aside,
+    put_back,
+)
 from onceforall.driver.query_run import check_sinks
 from onceforall.driver.settings import Settings
 from onceforall.driver.targets import check_targets, last_decision
@@ -69,9 +76,11 @@ def check_start(
     stores = Stores(spark, settings.store)
     checkpoint = stores.checkpoint(location)
     check_place(checkpoint, settings, stores, *file_manager(spark))
+    check_set_aside(checkpoint, stores)
     check_log(checkpoint, stores, adopt=settings.adopt_checkpoint)
     # Before all else: what reads the checkpoint may meet what is torn.
     put_back(checkpoint, settings, stores)
+    check_identity(checkpoint, stores)
     if whole is not None:
         assert spark is not None
         _check_sinks(spark, checkpoint, stores, settings, sinks, whole)

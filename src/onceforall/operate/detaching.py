@@ -108,7 +108,7 @@ class _Report:
         self.steps.append(planned if self.dry_run and planned is not None else done)
 
 
-def detach(  # noqa: PLR0911  most are what was found instead
+def detach(  # noqa: C901, PLR0911  most are what was found instead
     checkpoint: str | os.PathLike[str],
     sinks: Mapping[str, TwoPhaseCommitSink],
     *,
@@ -181,11 +181,18 @@ def detach(  # noqa: PLR0911  most are what was found instead
     bound = binding.find(
         store_at(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=stores.open
     )
+    never_ran = bound is None
     if bound is None:
         report.say("No run of onceforall ever began here.")
+        if wanted is not None:
+            report.say(f"No commit log in {wanted} is bound to this checkpoint.")
         if isinstance(home, RemotePath) or dry_run:
             if not isinstance(home, RemotePath):
-                report.say(f"The folder {home} would be renamed.")
+                report.say(
+                    "A generation would be claimed there, for a start that stands still, and the "
+                    f"folder {home} would be renamed."
+                )
+                _tell_begun(path, report)
             return Detachment(tuple(report.steps))
         # A start that stands still may have come as far as this folder: it is to meet our entry.
         bound = binding.bind(
@@ -213,7 +220,10 @@ def detach(  # noqa: PLR0911  most are what was found instead
     failpoints.hit("detach.recovered")
     passed = _pass_decided(path, run.decided, report)
     failpoints.hit("detach.passed")
-    _tell_planned(path, report, passed)
+    if never_ran:
+        _tell_begun(path, report)
+    else:
+        _tell_planned(path, report, passed)
     _leave(bound, run.generation, index=1 if run.completed is None else 2)
     failpoints.hit("detach.left")
     folder = _finish(home, bound, run.generation, report)
@@ -542,6 +552,18 @@ def _tell_planned(path: AnyPath, report: _Report, passed: int | None) -> None:
         )
 
 
+def _tell_begun(path: AnyPath, report: _Report) -> None:
+    """Say what a plain query has begun, of which onceforall knows nothing."""
+    planned = spark_checkpoint.last_planned(path)
+    if planned > spark_checkpoint.last_committed(path):
+        report.say(
+            f"Batch {planned} was begun without onceforall and isn't finished: rows of it may be "
+            "visible, and the plain query writes it again.",
+            f"Batch {planned} was begun without onceforall and isn't finished: rows of it may be "
+            "visible, and the plain query would write it again.",
+        )
+
+
 # --- setting the log aside ------------------------------------------------------------------------
 
 
@@ -563,6 +585,12 @@ def _finish(
     failpoints.hit("detach.renamed")
     if folder is not None:
         _check_renamed(folder, home, bound, generation)
+        report.say(
+            f"The commit log lies in {folder} now, and the checkpoint is a plain Spark query's. "
+            "What is in the folder may be deleted; the "
+            "folder itself, be it empty, keeps a later return to onceforall from using names "
+            "again that are taken."
+        )
         setting_aside.set_aside_elsewhere(folder, bound.id, bound.location, report.say)
     return folder
 
@@ -614,9 +642,9 @@ def _still_alive(folder: Path, home: AnyPath, report: _Report) -> FencedError:
     if not report.dry_run:
         setting_aside.rename_back(folder, home)
     return FencedError(
-        f"A run of the query goes on in {folder}: a detachment has set its log aside, and was "
-        f"interrupted before it saw that. The folder {'would be' if report.dry_run else 'is'} "
-        f"{home} again. Stop the query, and detach again."
+        f"A run of the query may go on in {folder}: it has started while a detachment set that "
+        "log aside, which was interrupted before it saw that. The folder "
+        f"{'would be' if report.dry_run else 'is'} {home} again. Stop the query, and detach again."
     )
 
 

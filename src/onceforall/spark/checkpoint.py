@@ -142,7 +142,8 @@ def query_id(checkpoint: AnyPath) -> str | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointMismatchError(
-            f"The query's id can't be read from {file} ({type(error).__name__}: {error}). Put the "
+            f"The query's id can't be read from {file} ({type(error).__name__}: {error}). "
+            "'onceforall checkpoint mend' puts it back where the commit log has it; else put the "
             "file back from a backup."
         ) from error
     return str(found)

@@ -285,7 +285,7 @@ def _known(asked: _Asked) -> _Known | None:
 
 def _needed(checkpoint: AnyPath, known: _Known) -> list[Repair]:
     """Return the repairs that rest on the two rules alone; see the module."""
-    repairs = [*_identity(checkpoint, known)]
+    repairs = [*_identity(checkpoint, known), *_taken_away(checkpoint, known)]
     commit = known.commit
     last = -1 if commit is None else commit.batch
     if commit is not None:
@@ -391,6 +391,53 @@ def _identity(checkpoint: AnyPath, known: _Known) -> list[Repair]:
             is_bad=lambda there: _id_in(there) is None,
         )
     ]
+
+
+def _taken_away(checkpoint: AnyPath, known: _Known) -> list[Repair]:
+    """Return the repairs of what a decided batch needs and isn't there, but lies whole in the
+    folder of what was set aside: whoever put it there was killed before he saw that it was another
+    one by then.
+    """
+    aside = checkpoint / SET_ASIDE
+    there: list[AnyPath] = []
+    if aside.is_dir():
+        there += sorted(aside.iterdir(), key=str)
+    commit = known.commit
+    found: dict[AnyPath, AnyPath] = {}
+    for each in there:
+        name = each.name.rpartition(".")[0]
+        place = _needed_there(checkpoint, name, commit)
+        if place is None or place.exists():
+            continue
+        if name == "metadata":
+            is_whole = known.query_id is not None and _id_in(each) == known.query_id
+        elif name == "state":
+            assert commit is not None
+            version = str(commit.batch + 1)
+            is_whole = any(file.name.partition(".")[0] == version for file in files_below(each))
+        else:
+            is_whole = _is_entry(each, lines=2, source=True)
+        if is_whole:
+            found[place] = each
+    why = "is missing; somebody has set it aside and was killed before he saw that it was needed"
+    return [Repair(place, why, lies_in=each) for place, each in found.items()]
+
+
+def _needed_there(checkpoint: AnyPath, name: str, commit: Commit | None) -> AnyPath | None:
+    """Return the place of what was set aside under a name, where the decided batch needs it."""
+    if name == "metadata":
+        return checkpoint / name
+    if commit is None:
+        return None
+    if name == "state":
+        return checkpoint / name
+    kind, _, rest = name.partition(".")
+    number, _, entry = rest.partition(".")
+    if kind != "sources" or not number.isdecimal() or int(number) >= len(commit.offsets):
+        return None
+    place = checkpoint / "sources" / number / entry
+    last = _log_offset(commit.offsets[int(number)])
+    return place if last is not None and 0 <= _log_number(place) <= last else None
 
 
 def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[Repair]:

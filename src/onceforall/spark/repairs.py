@@ -36,8 +36,12 @@ class Repair:
     is_bad: Callable[[AnyPath], bool] | None = None
     """Tells of the file alone whether it is to be set aside; None: that goes by what was decided
     when it was judged."""
+    lies_in: AnyPath | None = None
+    """Where it lies in the folder of what was set aside: from there it goes back to its place."""
 
     def __str__(self) -> str:
+        if self.lies_in is not None:
+            return f"{self.path} {self.why}: laid back from {self.lies_in}."
         there = self.path.exists()
         done = ["set aside"] * there + ["put back from the commit log"] * (self.content is not None)
         return f"{self.path} {self.why}: {' and '.join(done)}."
@@ -54,6 +58,9 @@ def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bo
     """
     path = repair.path
     failpoints.hit("mend.before")
+    if repair.lies_in is not None:
+        _lay_back(repair.lies_in, path)
+        return True
     if path.exists():
         name = str(path).removeprefix(f"{checkpoint}/").replace("/", ".")
         target = checkpoint / SET_ASIDE / f"{name}.{secrets.token_hex(4)}"
@@ -103,6 +110,7 @@ def _lay_back(target: AnyPath, path: AnyPath) -> None:
                 remote.rename(there)
         return
     assert isinstance(path, Path)
+    path.parent.mkdir(exist_ok=True)
     for file in [target, *target.rglob("*")]:
         place = path / file.relative_to(target)
         if file.is_dir():
@@ -110,7 +118,15 @@ def _lay_back(target: AnyPath, path: AnyPath) -> None:
         else:
             with contextlib.suppress(FileExistsError):
                 os.link(file, place)
+                file.unlink()
         sync_folder(place.parent)
+    if target.is_dir():
+        # Of what has come in its place, the copy stays.
+        for folder in sorted(target.rglob("*"), reverse=True):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        with contextlib.suppress(OSError):
+            target.rmdir()
 
 
 def _create(path: AnyPath, content: bytes) -> None:

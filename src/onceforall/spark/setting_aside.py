@@ -6,6 +6,7 @@ The order of a detachment, and what must be true before, are `onceforall.operate
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +29,10 @@ Say = Callable[[str], None]
 
 
 def rename(home: Path, generation: int, say: Say) -> Path | None:
-    """Rename the log's folder, atomically and durably; None: another detachment did it."""
+    """Rename the folder of that name, atomically and durably; None: another detachment did it.
+
+    Whether it is the log that was detached is for the caller to look at.
+    """
     attempt = 1
     while True:
         name = f"{spark_checkpoint.DETACHED_PREFIX}{generation}" + (
@@ -45,6 +49,9 @@ def rename(home: Path, generation: int, say: Say) -> Path | None:
             say("Another detachment has renamed the folder of the commit log meanwhile.")
             return None
         except OSError as error:
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                # Another detachment has made it meanwhile.
+                continue
             raise CommitLogError(
                 f"The folder {home} can't be renamed: {error.strerror}. Until it is, this is a "
                 "checkpoint of onceforall. Mend that, and "
@@ -52,12 +59,6 @@ def rename(home: Path, generation: int, say: Say) -> Path | None:
             ) from error
         failpoints.hit("detach.rename.before_sync")
         sync_renamed(home.parent)
-        say(
-            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. "
-            "What is in the folder may be deleted; the "
-            "folder itself, be it empty, keeps a later return to onceforall from using names "
-            "again that are taken."
-        )
         return target
 
 
@@ -103,7 +104,11 @@ def alive(checkpoint: Path, open_store: Callable[[str], Store]) -> Path | None:
             if bound is None or newest is None or not number.isdecimal():
                 continue
             if newest > int(number) and ended_by(bound, DETACHED) is None:
-                return folder
+                decided = bound.log().look().decided
+                last = spark_checkpoint.last_committed(checkpoint)
+                # Where a plain query has gone on since, it was left.
+                if decided is None or last <= decided.commit.batch:
+                    return folder
         except CommitLogError as error:
             # A store that isn't there any more holds up nobody who left it.
             logger.warning("The log of %s, which was set aside, can't be read: %s", folder, error)
@@ -111,8 +116,19 @@ def alive(checkpoint: Path, open_store: Callable[[str], Store]) -> Path | None:
 
 
 def rename_back(folder: Path, home: Path) -> None:
-    """Undo a rename, durably: the checkpoint is one of onceforall again."""
-    folder.rename(home)
+    """Undo a rename, durably: the checkpoint is one of onceforall again.
+
+    Raises:
+        CommitLogError: another folder has taken its place meanwhile, or the file system refused.
+    """
+    try:
+        folder.rename(home)
+    except OSError as error:
+        raise CommitLogError(
+            f"{folder} holds the log of a run that may be alive, and can't be renamed back to "
+            f"{home}: {error.strerror}. Stop every run of the query. If {home} is there, it was "
+            f"begun meanwhile: move it away, rename {folder} back, and detach again."
+        ) from error
     sync_renamed(home.parent)
 
 
@@ -137,6 +153,11 @@ def set_aside_elsewhere(folder: Path, log_id: str, location: str | None, say: Sa
         failpoints.hit("detach.elsewhere.before")
         elsewhere.rename(target)
         failpoints.hit("detach.elsewhere.renamed")
+        if binding.bound_id(target.as_uri()) != log_id:
+            # The query has returned to that place while this one stood still.
+            target.rename(elsewhere)
+            spark_commits.sync_folder(target.parent)
+            return
         spark_commits.sync_folder(target.parent)
     except OSError as error:
         say(
