@@ -1,6 +1,7 @@
 """What a stop means to the jobs of a batch; tests/crash/test_stopping.py has the signals, on a
 real Spark."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -47,10 +48,15 @@ def writer_of(frame, **named):
     )
 
 
-def test_no_job_begins_when_the_query_was_asked_to_stop():
+def test_no_job_begins_when_the_query_was_asked_to_stop(monkeypatch):
     def collect():
         raise AssertionError("a job has begun")
 
+    jobs = SimpleNamespace(properties=None, interruptible=nullcontext)
+    monkeypatch.setattr(SparkBatchWriter, "_jobs", jobs)
+    monkeypatch.setattr(
+        SparkBatchWriter, "_secrets", SimpleNamespace(around=lambda _: nullcontext())
+    )
     frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=None), collect=collect)
     with pytest.raises(QueryStoppedError, match=r"java\.lang\.InterruptedException"):
         writer_of(None, stop_requested=lambda: True)._collect(frame)

@@ -89,6 +89,20 @@ def test_a_stop_behind_the_last_try_is_told_as_a_stop_and_not_as_a_server_that_i
         patiently(is_away, 0.0, "Merging", one)
 
 
+def test_a_stop_between_two_tries_sends_no_statement_again(monkeypatch):
+    """It would wait as the first one did, and nobody cancels it."""
+    one, tries = Stoppable(), []
+    monkeypatch.setattr(one._asked, "wait", lambda _: one.end())
+
+    def hangs():
+        tries.append(1)
+        raise SinkUnavailableError("a lock is kept")
+
+    with pytest.raises(AttemptFailedError, match="asked to stop"):
+        patiently(hangs, 60.0, "Merging", one)
+    assert tries == [1]
+
+
 def is_away():
     raise SinkUnavailableError("the server is away")
 
