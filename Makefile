@@ -98,8 +98,8 @@ evidence: $(READY)  ## which published results are of the code that is checked o
 upgrade: $(READY)  ## a query of an earlier commit (FROM=…), killed in each state, goes on with today's code
 	FROM=$(FROM) $(BIN)/python -m pytest -q tests/upgrade
 
-mutants: $(READY)  ## planted bugs, each of which a test must catch
-	$(BIN)/python tests/mutants/run.py
+mutants: $(READY)  ## planted bugs, each of which a test must catch, for MINUTES (240); goes on where it ended, and from what is published
+	$(BIN)/python tests/mutants/run.py --resume --minutes $(or $(MINUTES),240)
 
 GENERATED ?= protocol commit_log driver
 mutants-generated: $(READY)  ## bugs that operators make of whole folders (GENERATED=…), which the tests that run their lines must catch; goes on where it ended
