@@ -123,6 +123,12 @@ def test_a_stop_ends_the_work_that_it_finds_and_no_other_also_not_the_next_work(
         one.wait(0)
 
 
+def test_work_that_succeeds_although_a_stop_is_asked_for_counts_as_stopped():
+    one = Stoppable()
+    with pytest.raises(AttemptFailedError, match="asked to stop"), one.work():
+        one.end()
+
+
 def test_a_late_stop_never_meets_what_was_confirmed(database, monkeypatch):
     """Its request to cancel may arrive when the merge has succeeded, and would end what comes
     next on that connection: a COMMIT that waits for a standby, say."""
