@@ -109,12 +109,18 @@ def row_of(mutant: Mutant, verdict: Verdict, key: str) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 1),
         "importers": list(verdict.importers),
         "key": key,
+        "confirmed": False,
     }
 
 
 def noticed_by(row: Mapping[str, Any]) -> list[str]:
     """Return the tests that noticed a bug: one, or all where each had to."""
     return [node for node in (row["caught_by"], *row.get("also", ())) if node is not None]
+
+
+def unconfirmed(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Return of how many noticed bugs the test that noticed it didn't run without the bug yet."""
+    return sum(row["status"] == CAUGHT and not row["confirmed"] for row in rows)
 
 
 def totals(rows: Iterable[Mapping[str, Any]], planted: int) -> dict[str, int]:
@@ -150,6 +156,11 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
         "checked out.",
         "",
         ", ".join(f"{count} {what}" for what, count in counts.items())
+        + (
+            f"; of {unconfirmed(rows)} the test that noticed it has yet to run without the bug"
+            if unconfirmed(rows)
+            else ""
+        )
         + f". Digest of package, bugs and tests: {digest_of_all(row['key'] for row in rows)}.",
         "",
         "## What a sceptic would ask",

@@ -91,11 +91,12 @@ class _Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """Judge all mutants, and then whether what caught them passes without a bug."""
-        fresh = self._judge_all()
-        self._withdraw(fresh)
+        self._judge_all()
+        # Of an earlier run, too, that was ended before it came to this.
+        self._withdraw([row for row in self._rows if not row["confirmed"]])
         return self._rows
 
-    def _judge_all(self) -> list[dict[str, Any]]:
+    def _judge_all(self) -> None:
         until = time.monotonic() + 60 * self._options.minutes
         todo = []
         for mutant in self._chosen:
@@ -104,7 +105,6 @@ class _Run:
                 self._rows.append(known)
             else:
                 todo.append(mutant)
-        fresh: list[dict[str, Any]] = []
         with ThreadPoolExecutor(self._options.jobs) as threads:
             running: dict[Future[Verdict], Mutant] = {}
             while running or (todo and time.monotonic() < until):
@@ -115,21 +115,19 @@ class _Run:
                     mutant, verdict = running.pop(done), done.result()
                     key = self._key_of(mutant, verdict.importers)
                     row = report.row_of(mutant, verdict, key)
-                    fresh.append(row)
                     self._rows.append(row)
                     report.write(self._options.output, self._rows, len(self._chosen))
                     print(_line(row, len(self._rows), len(self._chosen)), flush=True)
-        return fresh
 
     def _key_of(self, mutant: Mutant, importers: Sequence[str]) -> str:
         whole = report.was_elsewhere(importers)
         return report.key_of(mutant, self._workshop.package, whole=whole)
 
-    def _withdraw(self, fresh: list[dict[str, Any]]) -> None:
+    def _withdraw(self, rows: list[dict[str, Any]]) -> None:
         """A test that fails without the bug too has noticed nothing: run each that caught one,
         once, on the unchanged copy."""
         nodes = sorted(
-            {node for row in fresh if row["status"] == CAUGHT for node in report.noticed_by(row)}
+            {node for row in rows if row["status"] == CAUGHT for node in report.noticed_by(row)}
         )
         if not nodes:
             return
@@ -146,10 +144,11 @@ class _Run:
                 filter(None, groups),
             )
             wrong = {node: reason for each in found for node, reason in each.items()}
-        for row in fresh:
+        for row in rows:
+            row["confirmed"] = row["status"] == CAUGHT
             red = [node for node in report.noticed_by(row) if node in wrong]
             if red and row["status"] == CAUGHT:
-                row["status"] = BROKEN
+                row["status"], row["confirmed"] = BROKEN, False
                 row["words"] = "; ".join(
                     f"{node} fails without the bug too: {wrong[node]}" for node in red
                 )

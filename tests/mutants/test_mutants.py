@@ -276,6 +276,25 @@ def test_one_of_all_checks_that_fails_without_the_bug_too_is_named(tmp_path, cap
     assert f"{RED} fails without the bug too" in capsys.readouterr().err
 
 
+def test_what_an_earlier_run_did_not_come_to_run_without_the_bug_runs_now(tmp_path, capsys):
+    """It was ended before: a test that fails anyway has noticed nothing."""
+    folder, results = tmp_path / "mutants", tmp_path / "results"
+    folder.mkdir()
+    (folder / "area.toml").write_text(
+        '[[mutant]]\nid = "a-sweep-spares-nothing"\nfile = "protocol/sweeping.py"\n'
+        'old = "or name in self.spared:"\nnew = "or name in ():"\n'
+        f'why = "A whole batch is lost, and nobody knows."\nchecks = ["{RED}"]\n'
+    )
+    (one,) = load(folder)
+    row = report.row_of(
+        one, Verdict(CAUGHT, RED, "it is red", 1.0, ("pytest",)), report.key_of(one, whole=False)
+    )
+    report.write(results, [row], 1)
+    assert "of 1 the test that noticed it has yet to run" in (results / "results.md").read_text()
+    assert run.main(["--folder", str(folder), "--output", str(results), "--resume"]) == 1
+    assert f"{RED} fails without the bug too" in capsys.readouterr().err
+
+
 def test_verdicts_are_kept_for_as_long_as_neither_code_nor_checks_change(workshop, tmp_path):
     one = planted("a-sweep-takes-what-is-spared")
     key = report.key_of(one, workshop.package, whole=False)
