@@ -15,7 +15,9 @@ def driver(tmp_path):
     started = []
 
     def start(*arguments):
-        environment = {DATABASE_VARIABLE: "postgresql://nobody:secret@127.0.0.1:1/none"}
+        environment = {
+            DATABASE_VARIABLE: "postgresql://nobody:hunter2-of-the-demo@127.0.0.1:1/none"
+        }
         started.append(
             Driver(arguments, work_dir=tmp_path, log=tmp_path / "job.log", environment=environment)
         )
@@ -58,7 +60,7 @@ def test_a_kill_ends_python_and_its_jvm_by_sigkill_and_leaves_nothing(driver, tm
         assert running.return_code is None, running.last_words()
         tree = psutil.Process(running._process.pid).children(recursive=True)
     java = next(process for process in tree if is_java(process))
-    assert "secret" not in " ".join([*java.cmdline(), *java.environ().values()])
+    assert "hunter2-of-the-demo" not in " ".join([*java.cmdline(), *java.environ().values()])
     assert running.kill()
     assert running.return_code == -9
     assert not [

@@ -14,6 +14,8 @@ from simulation import mutants
 from simulator.exhaustive import Options, Violation, explore, replay
 from simulator.exhaustive_moves import Moves
 from simulator.exhaustive_world import World
+from simulator.page import WORLDS as WORLDS_FILE
+from simulator.page import digest_of_today
 from support.pages import ROOT
 
 SMALL = Options(generations=2, batches=2, participants=1)
@@ -134,6 +136,7 @@ def test_a_search_says_the_same_when_it_is_run_again_in_another_process(tmp_path
     here = explore(WITH_TIMEOUT).as_json()
     assert there["violations"] == 0
     assert there["states"] > 400
+    assert there.pop("version") == digest_of_today(WORLDS_FILE)
     assert {**there, "seconds": 0} == {**json.loads(json.dumps(here)), "seconds": 0}
 
 
