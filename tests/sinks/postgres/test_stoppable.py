@@ -134,10 +134,12 @@ def test_a_late_stop_never_meets_what_was_confirmed(database, monkeypatch):
     next on that connection: a COMMIT that waits for a standby, say."""
     query = Query(database, KEYED, mode="staged", key="id", **LONG)
     committables = [query.write(0, rows(1))]
-    arrives, arrived = threading.Event(), threading.Event()
+    arrives, arrived, never = threading.Event(), threading.Event(), threading.Event()
 
     def late(connection):
         arrives.wait(10)
+        # So long it is on its way, unless somebody waits for it.
+        never.wait(0.5)
         real(connection)
         arrived.set()
 
