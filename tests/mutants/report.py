@@ -87,7 +87,9 @@ def publish(folder: Path, docs: Path = PUBLISHED.parent) -> None:
     """Put the page and the results behind it into the documentation."""
     shutil.copy(folder / "results.md", docs / "mutants-results.md")
     body = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in body["mutants"])
+    # By what a test failed may name folders of the machine.
+    rows = [{**row, "words": ""} if row["status"] == CAUGHT else row for row in body["mutants"]]
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     (docs / PUBLISHED.name).write_text(
         f'{{\n "digest": "{digest_of_all(row["key"] for row in body["mutants"])}",\n'
         f' "totals": {json.dumps(body["totals"])},\n "mutants": [\n{lines}\n ]\n}}\n',
