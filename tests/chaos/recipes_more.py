@@ -375,7 +375,6 @@ RECIPES = {
     ("recovery", "torn"): Torn(alone=True, longest_chain=4),
     ("recovery", "skipped"): Skipped(alone=True, longest_chain=4),
     ("recovery", "detach"): Detach(alone=True, longest_chain=4),
-    ("recovery", "detach_elsewhere"): Detach(alone=True, config=ELSEWHERE, longest_chain=4),
     ("recovery", "divergence"): Recipe(config={"stateful": True, "diverging": True}),
     ("recovery", "stateful"): Recipe(config={"stateful": True}),
     ("recovery", "store_failure"): Recipe(beside="store.create.synced=error:EIO"),

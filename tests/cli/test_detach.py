@@ -19,6 +19,7 @@ from onceforall.operate import detaching
 from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.sink import StartInfo, TaskAttempt
+from onceforall.spark import checkpoint as spark_checkpoint
 from support.reading import held_back, values
 from support.waiting import until
 
@@ -129,14 +130,13 @@ def test_what_is_decided_is_completed_and_passed_and_the_log_set_aside(crashed, 
     said = capsys.readouterr().out
     assert query.settled() == ["a", "b"]
     assert (query.path / "commits" / "3").read_text() == COMMITTED
-    assert not (query.path / "onceforall").exists()
-    assert (query.path / "onceforall-detached-1").is_dir()
+    assert not spark_checkpoint.is_ours(query.path)
     for words in (
         "sealed",
         "Batch 3 was decided",
         "complete on out",
         "Spark's own commit log",
-        "onceforall-detached-1",
+        f"stays in {query.path}/onceforall",
     ):
         assert words in said
     assert main(query.command()) == 0
@@ -155,7 +155,7 @@ def test_what_is_undecided_is_aborted_and_left_to_the_plain_query(crashed, capsy
 
 @pytest.mark.parametrize(
     "failpoint",
-    ["append_done.before", "detach.recovered", "detach.passed", "detach.left", "detach.renamed"],
+    ["append_done.before", "detach.recovered", "detach.passed", "detach.left", "detach.pointed"],
 )
 def test_a_command_that_is_killed_is_repeated(crashed, failpoint):
     query = crashed()
@@ -164,7 +164,7 @@ def test_a_command_that_is_killed_is_repeated(crashed, failpoint):
     assert query.in_a_process() == 0
     assert query.settled() == ["a"]
     assert (query.path / "commits" / "0").exists()
-    assert not (query.path / "onceforall").exists()
+    assert not spark_checkpoint.is_ours(query.path)
 
 
 @pytest.mark.parametrize("torn", [True, False])
@@ -190,7 +190,7 @@ def test_a_dry_run_tells_and_changes_nothing(crashed, capsys):
         "Nothing is changed",
         "would be completed on out",
         "would be entered in Spark's own commit log",
-        "would be renamed",
+        "would make it a plain query's",
     ):
         assert words in said
     assert query.files() == before
@@ -224,7 +224,7 @@ def refused(query, capsys, *words, command=None):
     message = capsys.readouterr().err
     for word in words:
         assert word in message
-    assert (query.path / "onceforall").exists()
+    assert spark_checkpoint.is_ours(query.path)
     return before
 
 
@@ -288,7 +288,7 @@ def test_a_lost_transaction_keeps_the_log_in_force(crashed):
     sink.close()
     with pytest.raises(InDoubtError):
         detach(query.path, {"out": query.sink()})
-    assert (query.path / "onceforall").exists()
+    assert spark_checkpoint.is_ours(query.path)
     assert not (query.path / "commits" / "0").exists()
     assert query.visible() == []
 
@@ -325,7 +325,7 @@ def test_a_checkpoint_on_which_nothing_was_ever_begun_is_detached(crashed, capsy
         file.unlink() if file.is_file() else file.rmdir()
     assert main(query.command()) == 0
     assert "No run of onceforall ever began" in capsys.readouterr().out
-    assert (query.path / "onceforall-detached-0").is_dir()
+    assert spark_checkpoint.detached_generation(query.path) == 0
 
 
 def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(crashed, monkeypatch):
@@ -341,7 +341,7 @@ def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(crash
     monkeypatch.setattr(detaching, "_tell_planned", started)
     with pytest.raises(FencedError, match="started while it was being detached"):
         detach(query.path, {"out": query.sink()})
-    assert [folder.name for folder in query.path.glob("onceforall*")] == ["onceforall"]
+    assert spark_checkpoint.is_ours(query.path)
 
 
 def test_a_batch_that_spark_has_finished_is_left_as_it_is(crashed):

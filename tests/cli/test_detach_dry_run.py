@@ -208,7 +208,7 @@ def test_a_dry_run_foretells_what_is_then_done_and_changes_nothing(tmp_path, sta
         assert foretold == real
         return
     assert (foretold.completed, foretold.passed) == (real.completed, real.passed)
-    assert ("would be renamed" in foretold.steps[-1]) == (real.log is not None)
+    assert ("would make it a plain" in foretold.steps[-1]) == (real.log is not None)
     told, said = "\n".join(foretold.steps), "\n".join(real.steps)
     for word in (
         "is planned by Spark and undecided",

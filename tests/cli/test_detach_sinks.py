@@ -15,6 +15,7 @@ from onceforall.errors import CheckpointMismatchError, InDoubtError, OptionError
 from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Target
 from onceforall.sink import StartInfo, TaskAttempt
+from onceforall.spark import checkpoint as spark_checkpoint
 
 OFFSETS = '{"clicks":{"0":3}}'
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795264652177,"conf":{}}'
@@ -54,7 +55,7 @@ def assert_detached(path, make):
     done = detach(path, {"out": make()})
     assert (done.completed, done.passed) == (0, 0)
     assert (path / "commits" / "0").exists()
-    assert not (path / "onceforall").exists()
+    assert not spark_checkpoint.is_ours(path)
 
 
 def test_files_that_were_decided_are_put_in_the_open(tmp_path):

@@ -1,14 +1,12 @@
-"""A detachment is durable when it is reported, whoever renamed the folder: a loss of power must
-not bring the commit log back."""
+"""A detachment is durable when it is reported: a loss of power must not bring the commit log back
+into force."""
 
 import json
 import uuid
-from pathlib import Path
 
 import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.errors import FencedError
 from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.sinks.files import FileSink
@@ -31,33 +29,10 @@ def sinks(checkpoint):
     return {"out": FileSink(checkpoint.parent / "out")}
 
 
-def test_a_rename_is_synced_before_it_is_reported(checkpoint, monkeypatch):
+def test_the_pointer_is_synced_before_it_is_reported(checkpoint, monkeypatch):
     recorder = Recorder(monkeypatch)
-    assert detach(checkpoint, sinks(checkpoint)).log.is_dir()
-    recorder.synced(checkpoint)
-
-
-def test_one_that_finds_the_folder_renamed_syncs_that(checkpoint, monkeypatch):
-    detach(checkpoint, sinks(checkpoint))
-    recorder = Recorder(monkeypatch)
-    assert "was detached before" in detach(checkpoint, sinks(checkpoint)).steps[0]
-    recorder.synced(checkpoint)
-
-
-def test_one_that_is_overtaken_by_another_syncs_what_that_one_renamed(checkpoint, monkeypatch):
-    rename, home = Path.rename, checkpoint / "onceforall"
-
-    def overtaken(self, target):
-        if self == home and home.exists():
-            rename(home, checkpoint / "onceforall-detached-99")
-            recorder.calls.clear()
-            raise FileNotFoundError
-        return rename(self, target)
-
-    recorder = Recorder(monkeypatch)
-    monkeypatch.setattr(Path, "rename", overtaken)
-    assert detach(checkpoint, sinks(checkpoint)).log is None
-    recorder.synced(checkpoint)
+    assert detach(checkpoint, sinks(checkpoint)).log == checkpoint / "onceforall"
+    recorder.synced(checkpoint / "onceforall" / "pointer")
 
 
 def test_what_spark_has_written_of_the_last_batch_is_synced_before_the_log_goes(
@@ -69,32 +44,10 @@ def test_what_spark_has_written_of_the_last_batch_is_synced_before_the_log_goes(
         (checkpoint / folder / "0").write_text("v1\n{}")
     recorder = Recorder(monkeypatch)
     assert detach(checkpoint, sinks(checkpoint)).log.is_dir()
-    renamed = recorder.synced(checkpoint)
+    pointed = recorder.synced(checkpoint / "onceforall" / "pointer")
     for folder in ("offsets", "commits"):
-        assert recorder.synced(checkpoint / folder / "0") < renamed
-        assert recorder.synced(checkpoint / folder) < renamed
-
-
-def test_a_folder_that_is_renamed_back_is_synced(checkpoint, monkeypatch):
-    """The query has returned meanwhile, and decides in it."""
-    rename, home = Path.rename, checkpoint / "onceforall"
-
-    def returned_meanwhile(self, target):
-        if self == home and not checkpoint.with_name("first").exists():
-            rename(home, checkpoint.with_name("first"))
-            query_id = json.loads((checkpoint / "metadata").read_text())["id"]
-            log = CommitLog(LocalStore(home), first_generation=5)
-            log.claim(Claim(query_id, "another run", str(checkpoint)))
-            recorder.calls.clear()
-        return rename(self, target)
-
-    recorder = Recorder(monkeypatch)
-    monkeypatch.setattr(Path, "rename", returned_meanwhile)
-    with pytest.raises(FencedError):
-        detach(checkpoint, sinks(checkpoint))
-    assert home.is_dir()
-    # Once for the rename, and once for its undoing.
-    assert recorder.calls.count(("sync", checkpoint)) == 2
+        assert recorder.synced(checkpoint / folder / "0") < pointed
+        assert recorder.synced(checkpoint / folder) < pointed
 
 
 def decide(checkpoint):

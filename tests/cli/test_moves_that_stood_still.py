@@ -20,7 +20,6 @@ from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.ending import ended_by
 from onceforall.commit_log.envelope import DETACHED, MOVED
 from onceforall.driver import place
-from onceforall.driver.log_folder import check_set_aside
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
 from onceforall.operate import detaching, moving, moving_checkpoint
 from onceforall.operate.moving import move_log
@@ -30,8 +29,6 @@ from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.sinks.files import FileSink
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark import setting_aside
-from onceforall.spark.stores import Stores
 from onceforall.testing.observers.commit_log import CommitLogObserver
 
 DROPS_SOON = {"retain_commits": 1, "drop_after": 1}
@@ -164,7 +161,6 @@ def detachable(tmp_path, monkeypatch):
 
 def returned(checkpoint):
     """Start the query with onceforall again, behind a detachment; return its log and generation."""
-    check_set_aside(checkpoint.path, Stores())
     first = spark_checkpoint.detached_generation(checkpoint.path) + 1
     log = binding.bind(
         LocalStore(checkpoint.home), str(checkpoint.path), None,
@@ -175,46 +171,74 @@ def returned(checkpoint):
     return log, generation
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_detachment_that_wakes_behind_a_return_gives_its_log_back(
-    detachable, meanwhile, monkeypatch, killed
+def test_a_detachment_that_wakes_behind_another_one_and_a_return_changes_nothing(
+    detachable, meanwhile
 ):
-    """It renames by name; where it is killed before it looks, a start is refused, and the next
-    detachment puts it back."""
     runs = []
 
     def others():
         detachable.detach()
         runs.append(returned(detachable))
 
-    meanwhile(setting_aside, "rename", others)
-    if killed:
-        look = detaching._check_renamed
-
-        def is_killed(folder, *more):
-            # The other one looks first.
-            if not runs:
-                return look(folder, *more)
-            monkeypatch.setattr(detaching, "_check_renamed", look)
-            raise Gone
-
-        monkeypatch.setattr(detaching, "_check_renamed", is_killed)
-        with pytest.raises(Gone):
-            detachable.detach()
-        assert not detachable.home.exists()
-        with pytest.raises(CheckpointMismatchError, match="Run 'onceforall detach' once more"):
-            returned(detachable)
-        with pytest.raises(FencedError, match="is .*/onceforall again"):
-            detachable.detach()
-    else:
-        with pytest.raises(FencedError, match="Another detachment has finished this one"):
-            detachable.detach()
+    meanwhile(repointing, "point_nowhere", others)
+    with pytest.raises(CheckpointMismatchError, match="Another command has changed"):
+        detachable.detach()
     ((log, generation),) = runs
     log.append(generation, commit(1))
     assert returned(detachable)[0].look().decided.commit.batch == 1
-    assert [each.name for each in spark_checkpoint.detached_logs(detachable.path)] == [
-        "onceforall-detached-1"
-    ]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_return_begins_another_log_and_goes_with_a_checkpoint_that_is_moved_by_hand(
+    detachable, tmp_path, elsewhere
+):
+    """Whatever is left of the old one, and whoever asked for the generation before."""
+    if elsewhere:
+        move_log(str(detachable.path), str(tmp_path / "x"))
+    place_of_it = (tmp_path / "x").as_uri() if elsewhere else None
+    before = detachable.bound()
+    detachable.detach()
+    assert binding.find(LocalStore(detachable.home)) is None
+    for number in range(2):
+        bound = binding.bind(
+            LocalStore(detachable.home), str(detachable.path), place_of_it, query_id=QUERY
+        )
+        assert bound.id != before.id
+        assert bound.first_generation > (before.log().newest_generation() or 0)
+        parent = detachable.home if place_of_it is None else tmp_path / "x"
+        again = parent / f"again-{bound.first_generation}"
+        assert bound.location == again.as_uri()
+        log = bound.log()
+        generation = log.claim(Claim(QUERY, "run", str(detachable.path), "tests")).generation
+        log.seal_below(generation)
+        log.append(generation, commit(number + 1))
+        log.append(generation, Done(number + 1))
+        moved = detachable.path.rename(tmp_path / f"moved {number} %20")
+        found = binding.find(LocalStore(moved / "onceforall"), place_of_it)
+        assert found.id == bound.id
+        assert found.log().look().decided.commit.batch == number + 1
+        moved.rename(detachable.path)
+        (detachable.path / "offsets" / str(number + 1)).write_text(
+            f"v1\n{{}}\n{commit(number + 1).offsets[0]}"
+        )
+        detachable.detach()
+        before = bound
+    assert (detachable.home / "pointer").is_dir()
+
+
+def test_a_start_that_stood_still_behind_another_start_and_its_detachment_is_refused(
+    detachable, meanwhile
+):
+    detachable.detach()
+
+    def others():
+        returned(detachable)
+        detachable.detach()
+
+    meanwhile(binding, "create_pointer", others)
+    with pytest.raises(CheckpointMismatchError, match="Start again, if"):
+        returned(detachable)
+    returned(detachable)
 
 
 def test_a_run_that_starts_behind_a_detachments_last_entry_is_refused_and_one_before_it_wins(
@@ -232,10 +256,10 @@ def test_a_run_that_starts_behind_a_detachments_last_entry_is_refused_and_one_be
         with pytest.raises(CheckpointMismatchError, match="made a plain query's"):
             detachable.start()
 
-    meanwhile(setting_aside, "rename", late)
+    meanwhile(repointing, "point_nowhere", late)
     log.append(generation, Done(1))
     (detachable.path / "offsets" / "1").write_text(f"v1\n{{}}\n{commit(1).offsets[0]}")
-    assert detachable.detach().log.is_dir()
+    assert detachable.detach().log == detachable.home
     assert "was detached before" in detachable.detach().steps[-1]
 
 
@@ -244,8 +268,15 @@ def test_a_start_that_stands_still_with_a_new_folder_meets_the_detachment(detach
     detachable.home.mkdir()
     store = LocalStore(detachable.home)
     store.create("onceforall.probe", b"it holds the folder")
-    assert detachable.detach().log.name == "onceforall-detached-0"
-    log = binding.bind(store, str(detachable.path), None, query_id=QUERY).log()
+    late = []
+    bind = binding.bind
+    with pytest.MonkeyPatch.context() as patched:
+        # It has bound the folder, and claims when the checkpoint is a plain query's.
+        patched.setattr(
+            binding, "bind", lambda *args, **more: late.append(bind(*args, **more)) or late[0]
+        )
+        assert detachable.detach().log == detachable.home
+    log = late[0].log()
     generation = log.claim(Claim(QUERY, "late", str(detachable.path), "tests")).generation
     with pytest.raises(CheckpointMismatchError, match="made a plain query's"):
         log.seal_below(generation)
@@ -461,7 +492,6 @@ class World:
             return False
         options = DROPS_SOON if self.random.random() < 0.5 else {}
         try:
-            check_set_aside(checkpoint.path, Stores())
             first = spark_checkpoint.detached_generation(checkpoint.path) + 1
             bound = binding.bind(
                 LocalStore(checkpoint.home), str(checkpoint.path), None,
@@ -503,9 +533,6 @@ class World:
         self.last += 1
         checkpoint.put(f"offsets/{self.last}", f"v1\n{{}}\n{decision.offsets[0]}")
         checkpoint.put(f"commits/{self.last}", "v1\n{}")
-        set_aside = sorted(checkpoint.path.glob("onceforall-detached-*"))
-        if not checkpoint.home.exists() and self.until is None:
-            raise _WrongError(f"batch {self.last} is decided in {set_aside}")
         log.append(generation, Done(self.last))
 
     def start_everywhere(self, batches=None):
@@ -600,7 +627,7 @@ class World:
                         if self.start_everywhere(1):
                             return
                         self.move(whole, checkpoint, name)
-                if any(checkpoint.path.glob("onceforall*")):
+                if checkpoint.home.exists():
                     self.detach(checkpoint)
         raise _WrongError("no command leads on")
 

@@ -14,6 +14,7 @@ import pytest
 
 from commit_log.building import commit, start
 from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
+from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import (
     CheckpointMismatchError,
     CommitLogError,
@@ -249,8 +250,9 @@ def test_a_log_beside_a_pointer_to_another_one_is_refused(checkpoint, elsewhere)
 def test_a_log_that_the_checkpoint_was_detached_from_is_not_taken_again(checkpoint, elsewhere):
     bound = checkpoint.bind(elsewhere)
     checkpoint.home.rename(checkpoint.home.with_name("aside"))
-    with pytest.raises(CheckpointMismatchError, match="was detached"):
-        checkpoint.bind(elsewhere, retired=[bound.id])
+    again = checkpoint.bind(elsewhere, retired=[bound.id], first_generation=4)
+    assert (again.location, again.first_generation) == (f"{elsewhere.as_uri()}/again-4", 4)
+    assert again.id != bound.id
 
 
 def test_a_pointer_that_is_damaged_or_not_ours_is_an_error_and_not_an_absent_one(
@@ -357,10 +359,7 @@ def test_a_place_is_the_same_however_it_is_written(tmp_path):
     assert binding.log_location("/logs/ads", "hdfs://nn:8020") == "hdfs://nn:8020/logs/ads"
 
 
-def test_a_checkpoint_that_was_detached_on_a_store_has_no_log_and_its_next_one_begins_above(
-    checkpoint,
-):
-    """There nothing can be renamed: pointers say it."""
+def test_a_checkpoint_that_was_detached_has_no_log_and_its_next_one_begins_above(checkpoint):
     home = LocalStore(checkpoint.home)
     assert binding.detached_generation(home) == -1
     first = checkpoint.bind()
@@ -370,8 +369,10 @@ def test_a_checkpoint_that_was_detached_on_a_store_has_no_log_and_its_next_one_b
     assert binding.detached_generation(home) == 3
     repointing.point_nowhere(home, first, 9)
     assert binding.detached_generation(home) == 3, "it is detached already"
+    assert binding.is_detached(home)
     second = checkpoint.bind(first_generation=4)
-    assert second.location == home.describe("again-4")
+    assert not binding.is_detached(home)
+    assert second.location == (checkpoint.home / "again-4").as_uri()
     assert second.first_generation == 4
     assert second.id != first.id
     assert binding.pointer_of(home) == (second.id, second.location)
@@ -386,7 +387,48 @@ def test_a_checkpoint_that_was_detached_on_a_store_has_no_log_and_its_next_one_b
 def test_a_log_that_was_left_is_not_taken_again_though_its_place_is_named(checkpoint, elsewhere):
     home = LocalStore(checkpoint.home)
     repointing.point_nowhere(home, checkpoint.bind(elsewhere), 3)
-    with pytest.raises(CheckpointMismatchError, match="from which the checkpoint .* was detached"):
-        checkpoint.bind(elsewhere, first_generation=4)
+    again = checkpoint.bind(elsewhere, first_generation=4)
+    assert again.location == f"{elsewhere.as_uri()}/again-4"
+    for named in (elsewhere, None):
+        assert checkpoint.bind(named).id == again.id
+    repointing.point_nowhere(home, again, 7)
     another = elsewhere.with_name("another")
     assert checkpoint.bind(another, first_generation=4).location == another.as_uri()
+
+
+@pytest.mark.parametrize("asked", [0, 9])
+def test_a_start_that_asked_for_its_generation_before_a_detachment_uses_none_again(
+    checkpoint, asked
+):
+    home = LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, checkpoint.bind(), 0)
+    repointing.point_nowhere(home, checkpoint.bind(), 3)
+    assert [each.get("detached") for each in checkpoint.pointers()] == [None, 0, None, 3]
+    bound = checkpoint.bind(first_generation=asked)
+    assert bound.first_generation == max(4, asked)
+
+
+def test_a_pointer_leads_to_no_folder_but_one_of_a_log(checkpoint):
+    home = LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, checkpoint.bind(), 3)
+    checkpoint.bind()
+    file = checkpoint.home / "pointer" / "00000002.json"
+    fields = json.loads(file.read_bytes())
+    fields.pop("checksum")
+    for below in ("..", "again-4/..", "/tmp", ""):
+        file.write_bytes(encode_fields({**fields, "below": below}))
+        with pytest.raises(ForeignEntryError, match="00000002.json names the folder"):
+            binding.find(home)
+
+
+def test_a_log_in_its_home_is_not_somewhere_else_behind_a_return(checkpoint, elsewhere):
+    home = LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, checkpoint.bind(), 3)
+    bound = checkpoint.bind()
+    with pytest.raises(CheckpointMismatchError, match="already has its commit log in"):
+        checkpoint.bind(elsewhere)
+    (checkpoint.home / "again-4").rename(checkpoint.home / "away")
+    with pytest.raises(CheckpointMismatchError, match=r"Put the log back.* doubled\.$"):
+        checkpoint.bind()
+    (checkpoint.home / "away").rename(checkpoint.home / "again-4")
+    assert checkpoint.bind().id == bound.id

@@ -23,6 +23,7 @@ from pyspark.errors import StreamingQueryException
 
 import onceforall as ofa
 from onceforall.operators import rocksdb_state
+from onceforall.spark import checkpoint as spark_checkpoint
 from support.pages import Places, all_blocks, blocks, elsewhere
 from support.reading import released, values
 
@@ -296,22 +297,22 @@ def test_changing(served, capsys, monkeypatch):
     ]
     assert main(dry[1:]) == 0
     assert "Nothing is changed" in capsys.readouterr().out
-    assert (checkpoint / "onceforall").is_dir()
+    assert spark_checkpoint.is_ours(checkpoint)
     assert main(real[1:]) == 0
-    assert not (checkpoint / "onceforall").exists()
+    assert not spark_checkpoint.is_ours(checkpoint)
     served.add("events", *map(an_event, range(8, 16)))
 
     def before(number):
         if number == 0:
             # And back again, so that there is something to leave.
             run_query()
-            assert (checkpoint / "onceforall").is_dir()
+            assert spark_checkpoint.is_ours(checkpoint)
             capsys.readouterr()
 
     def behind(number):
         if number == 0:
             assert "is a plain Spark query's" in capsys.readouterr().out
-            assert not (checkpoint / "onceforall").exists()
+            assert not spark_checkpoint.is_ours(checkpoint)
             assert served.read("attributed") == sorted(f"v{n}" for n in range(16))
         else:
             assert sorted(served.files("/lake/ads").column("id").to_pylist()) == list(range(16))

@@ -12,6 +12,7 @@ import onceforall as ofa
 from onceforall.driver import sweeper
 from onceforall.errors import CommitLogError, OptionError
 from onceforall.failpoints import points as failpoints
+from onceforall.spark import checkpoint as spark_checkpoint
 from support.reading import held_back, values
 from support.waiting import until
 
@@ -153,8 +154,8 @@ class TestDetaching:
         done = pipeline.detach()
         assert pipeline.settled() == (named(1, 2, 3, 4) if decided else named(1, 2))
         assert (done.completed, done.passed) == ((1, 1) if decided else (None, None))
-        assert not (pipeline.checkpoint / "onceforall").exists()
-        assert done.log == pipeline.checkpoint / "onceforall-detached-2"
+        assert not spark_checkpoint.is_ours(pipeline.checkpoint)
+        assert done.log == pipeline.checkpoint / "onceforall"
         pipeline.plain()
         assert pipeline.begun == ([2] if decided else [1, 2])
         assert pipeline.settled() == named(1, 2, 3, 4, 5)
@@ -168,7 +169,7 @@ class TestDetaching:
         pipeline.plain()
         assert (pipeline.settled(), pipeline.begun) == (named(1, 2), [1])
 
-    def test_an_orderly_stop_needs_nothing_but_the_renaming(self, pipeline):
+    def test_an_orderly_stop_needs_nothing_but_the_pointer(self, pipeline):
         pipeline.add(1)
         pipeline.run()
         before = {
@@ -176,7 +177,7 @@ class TestDetaching:
         }
         told = pipeline.detach(dry_run=True)
         assert told.log is None
-        assert (pipeline.checkpoint / "onceforall").exists()
+        assert spark_checkpoint.is_ours(pipeline.checkpoint)
         done = pipeline.detach()
         assert (done.completed, done.passed) == (None, None)
         assert all(file.read_bytes() == content for file, content in before.items())
@@ -212,7 +213,7 @@ class TestDetaching:
         [
             *(pytest.param(p, marks=pytest.mark.long) for p in ("claim.after", "recover.after")),
             "detach.passed",
-            "detach.renamed",
+            "detach.pointed",
         ],
     )
     def test_a_detachment_that_crashed_is_repeated(self, pipeline, crash, point):
@@ -221,7 +222,7 @@ class TestDetaching:
             pipeline.run()
         with crash(point):
             pipeline.detach()
-        assert (pipeline.checkpoint / "onceforall").exists() == (point != "detach.renamed")
+        assert spark_checkpoint.is_ours(pipeline.checkpoint) == (point != "detach.pointed")
         pipeline.detach()
         pipeline.detach()
         pipeline.add(2)
@@ -249,7 +250,7 @@ class TestDetaching:
             pipeline.run(counted(pipeline), mode="update")
         with pytest.raises(ofa.CheckpointMismatchError, match="keeps state.*availableNow"):
             pipeline.detach()
-        assert (pipeline.checkpoint / "onceforall").exists()
+        assert spark_checkpoint.is_ours(pipeline.checkpoint)
         assert pipeline.settled() == ["k0:1", "k1:1", "k1:2"]
         pipeline.run(counted(pipeline), mode="update")
         assert pipeline.detach().passed is None
@@ -266,7 +267,7 @@ class TestDetaching:
         pipeline.abort_what_is_decided()
         with pytest.raises(ofa.TransactionLostError, match="Start the query once more"):
             pipeline.detach()
-        assert (pipeline.checkpoint / "onceforall").exists()
+        assert spark_checkpoint.is_ours(pipeline.checkpoint)
         assert not (pipeline.checkpoint / "commits" / "0").exists()
         pipeline.run()
         pipeline.detach()
@@ -289,7 +290,7 @@ class TestDetaching:
                 query.awaitTermination(60)
         finally:
             query.stop()
-        assert not (pipeline.checkpoint / "onceforall").exists()
+        assert not spark_checkpoint.is_ours(pipeline.checkpoint)
         pipeline.plain()
         assert pipeline.settled() == named(1, 2)
 
@@ -343,16 +344,12 @@ class TestDetaching:
         pipeline.add(1)
         pipeline.run()
         pipeline.detach()
-        (old,) = pipeline.checkpoint.glob("onceforall-detached-*")
-        shutil.rmtree(old)
-        old.mkdir()
+        before = spark_checkpoint.detached_generation(pipeline.checkpoint)
         pipeline.add(2)
         pipeline.run()
-        before = int(old.name.removeprefix("onceforall-detached-"))
-        chains = sorted(
-            int(chain.name) for chain in pipeline.checkpoint.glob("onceforall/chains/*")
-        )
-        assert chains == [before + 1]
+        [again] = pipeline.checkpoint.glob("onceforall/again-*")
+        assert again.name == f"again-{before + 1}"
+        assert sorted(int(chain.name) for chain in again.glob("chains/*")) == [before + 1]
         assert pipeline.settled() == named(1, 2)
 
     def test_a_function_that_was_decorated_before_the_detachment_is_refused_as_well(self, pipeline):
@@ -387,7 +384,8 @@ class TestDetaching:
         pipeline.add(5)
         pipeline.run()
         assert pipeline.settled() == named(1, 2, 3, 4, 5)
-        assert pipeline.detach().log.name == "onceforall-detached-3"
+        pipeline.detach()
+        assert spark_checkpoint.detached_generation(pipeline.checkpoint) == 3
 
 
 def test_the_refusal_of_a_plain_querys_unfinished_batch_names_its_input_until_it_is_accepted(

@@ -11,6 +11,10 @@ A log that was moved on purpose gets the next pointer (``00000001.json``, …); 
 A log in its home that an earlier release began has no pointer. Files that are none of these are
 ignored.
 
+A detachment gets one, too, which says that the checkpoint is a plain query's. Nothing is renamed or
+deleted then: whatever stands still keeps the log that it has opened, in which nobody decides any
+more, and a return begins another one, in the folder ``again-<generation>`` beside it.
+
 Not checked here: whether a checkpoint with its pointer was copied. Both copies then lead to one
 log, whose CLAIM names the checkpoint, and ``protocol.judgement.judge_claim`` refuses the second.
 Below that, one fences the other: they never decide both.
@@ -18,9 +22,9 @@ Below that, one fences the other: they never decide both.
 
 from __future__ import annotations
 
-import glob
+import re
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -186,6 +190,8 @@ def find(
     if pointer is None or pointer.location is None:
         if wanted is not None:
             raise _already_here(home, wanted)
+        if pointer is not None and pointer.below is not None:
+            return _bound(home, pointer, open_store)
         return BoundLog(
             home,
             None,
@@ -201,28 +207,63 @@ def find(
             "query's; do not delete it before you "
             "know that."
         )
-    if wanted is not None and wanted != pointer.location:
+    if wanted is not None and not _names_it(wanted, pointer.location):
         pointer = _moved(home, pointer, wanted, adopt=adopt, dry_run=dry_run, open_store=open_store)
-    assert pointer.location is not None
-    store = open_store(pointer.location)
-    _check_bound(home, pointer, store)
-    return BoundLog(store, pointer.location, pointer.id, first, keep_ends=pointer.keep_ends)
+    return _bound(home, pointer, open_store)
+
+
+def _bound(home: Store, pointer: Pointer, open_store: Callable[[str], Store]) -> BoundLog:
+    location = location_of(home, pointer)
+    assert location is not None
+    store = open_store(location)
+    _check_bound(home, pointer, location, store)
+    return BoundLog(
+        store, location, pointer.id, pointer.first_generation, keep_ends=pointer.keep_ends
+    )
+
+
+def location_of(home: Store, pointer: Pointer) -> str | None:
+    """Return the URL of the folder to which a pointer leads; None: the root of its home."""
+    return pointer.location if pointer.below is None else _url_below(home, pointer.below)
+
+
+def _url_below(home: Store, name: str) -> str:
+    where = home.describe(name)
+    return Path(where).as_uri() if isinstance(home, LocalStore) else where
+
+
+def _names_it(wanted: str, location: str) -> bool:
+    """Tell whether a location is the one that a user has named, or the folder in it that a log got
+    because an older one of the checkpoint lies there.
+    """
+    return re.fullmatch(f"{re.escape(wanted)}(/again-[0-9]+)?", location) is not None
 
 
 def _lay_here(home: Store) -> bool:
     """Tell whether an earlier log of the checkpoint lies in its home: one from which it was
     detached. Whoever was late there has claimed generations above, which the newest log has, too.
     """
-    return any(each.location is None and each.moving is None for each in all_pointers(home))
+    return any(
+        each.location is None and each.below is None and each.moving is None
+        for each in all_pointers(home)
+    )
+
+
+def is_detached(home: Store) -> bool:
+    """Tell whether a checkpoint was made a plain query's, and is one still."""
+    pointer = newest_pointer(home)
+    return pointer is not None and pointer.detached is not None
 
 
 def detached_generation(home: Store) -> int:
-    """Return the newest generation of all logs from which a checkpoint on a store was detached, or
-    -1.
+    """Return the newest generation of all logs from which a checkpoint was detached, as its
+    pointers say, or -1.
     """
-    return max(
-        (each.detached for each in all_pointers(home) if each.detached is not None), default=-1
-    )
+    return _detached_last(all_pointers(home))
+
+
+def _detached_last(pointers: Sequence[Pointer]) -> int:
+    return max((each.detached for each in pointers if each.detached is not None), default=-1)
 
 
 def checkpoint_of(home: Store) -> str:
@@ -232,12 +273,12 @@ def checkpoint_of(home: Store) -> str:
 
 def pointer_of(home: Store) -> tuple[str, str | None] | None:
     """Return id and location of a home's newest pointer, without looking whether there is a log;
-    None: it has none, or was detached on a store since.
+    None: it has none, or was detached since.
     """
     pointer = newest_pointer(home)
-    return (
-        None if pointer is None or pointer.detached is not None else (pointer.id, pointer.location)
-    )
+    if pointer is None or pointer.detached is not None:
+        return None
+    return pointer.id, location_of(home, pointer)
 
 
 def bound_id(location: str, open_store: Callable[[str], Store] = open_log_store) -> str | None:
@@ -263,43 +304,58 @@ def bind(
     Args:
         home: the store of the checkpoint's folder ``onceforall/``.
         checkpoint: the checkpoint's path, as it is recognised.
-        wanted: where a new log is to lie; None: in its home.
+        wanted: where a new log is to lie; None: in its home. Where a log lies from which this
+            checkpoint was detached, the new one lies in a folder ``again-<generation>`` in it.
         query_id: Spark's query id; None before its first start.
-        retired: ids of logs from which this checkpoint was detached.
-        first_generation: the number that a new log's first chain gets.
+        retired: ids of logs from which an earlier release has detached this checkpoint.
+        first_generation: the number that a new log's first chain gets, or a higher one if the
+            pointers say so.
         adopt: the log was moved to ``wanted`` on purpose.
         open_store: opens the store of a location.
 
     Raises:
-        CheckpointMismatchError: ``wanted`` holds another query's log.
+        CheckpointMismatchError: ``wanted`` holds another query's log; or the checkpoint was bound
+            by another start, and detached, meanwhile.
     """
     bound = find(home, wanted, adopt=adopt, open_store=open_store)
     if bound is not None:
         _make_durable(home, bound, open_store)
         return bound
-    log_id, number = uuid.uuid4().hex, 0
     pointers = all_pointers(home)
-    if pointers:
-        # Detached on a store: the old log stays in its place.
-        number = len(pointers)
-        retired = [*retired, *(pointer.id for pointer in pointers)]
-        wanted = wanted or home.describe(f"again-{first_generation}")
-    if wanted is not None:
-        log_id = _prepare(
-            open_store(wanted), checkpoint, wanted, query_id, retired, first_generation
-        )
+    # Whoever has asked before may have stood still since.
+    first_generation = max(first_generation, 1 + _detached_last(pointers))
+    again = f"again-{first_generation}"
+    retired = [*retired, *(pointer.id for pointer in pointers)]
+    location = wanted
+    if wanted is not None and bound_id(wanted, open_store) in retired:
+        location = f"{wanted}/{again}"
+    pointer = Pointer(
+        len(pointers),
+        uuid.uuid4().hex,
+        location,
+        first_generation,
+        below=again if pointers and wanted is None else None,
+    )
+    location = location_of(home, pointer)
+    store = home if location is None else open_store(location)
+    if location is not None:
+        log_id = _prepare(store, checkpoint, location, query_id, first_generation)
+        pointer = replace(pointer, id=log_id)
+    pointer = replace(pointer, keep_ends=keeps_ends(store))
     failpoints.hit("bind.prepared")
-    store = home if wanted is None else open_store(wanted)
-    pointer = Pointer(number, log_id, wanted, first_generation, keep_ends=keeps_ends(store))
     answer = create_pointer(home, pointer, checkpoint=checkpoint)
     if isinstance(answer, AlreadyExists):
         # Another start was faster; what it has bound is what counts.
         failpoints.hit("bind.lost")
         bound = find(home, wanted, adopt=adopt, open_store=open_store)
-        assert bound is not None
+        if bound is None:
+            raise CheckpointMismatchError(
+                f"{checkpoint} was started and detached by others while this start stood still. "
+                "Start again, if the query is to run with onceforall."
+            )
         return bound
     failpoints.hit("bind.pointed")
-    return BoundLog(store, wanted, log_id, first_generation, keep_ends=pointer.keep_ends)
+    return BoundLog(store, location, pointer.id, first_generation, keep_ends=pointer.keep_ends)
 
 
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
@@ -316,18 +372,12 @@ def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Stor
             store.create(key, content)
 
 
-def _prepare(  # noqa: PLR0917
-    store: Store,
-    checkpoint: str,
-    wanted: str,
-    query_id: str | None,
-    retired: Collection[str],
-    first_generation: int,
+def _prepare(
+    store: Store, checkpoint: str, wanted: str, query_id: str | None, first_generation: int
 ) -> str:
     """Make sure that a log lies there which is this checkpoint's and no other's, and return its
     id.
     """
-    where = store.describe("")
     found = mark_of(store)
     if found is None:
         if has_entries(store, 0) or store.list("chains"):
@@ -338,12 +388,6 @@ def _prepare(  # noqa: PLR0917
             )
         found = mark(store, uuid.uuid4().hex, checkpoint)
         failpoints.hit("bind.log_marked")
-    if found["id"] in retired:
-        raise CheckpointMismatchError(
-            f"onceforall.commitLog={wanted}: the folder {where} holds the log from which the "
-            f"checkpoint {checkpoint} was detached. Name an "
-            "empty folder, or move the old log away."
-        )
     if found["checkpoint"] != checkpoint:
         raise CheckpointMismatchError(
             f"onceforall.commitLog={wanted}: the folder holds the log of the checkpoint "
@@ -413,41 +457,22 @@ def _moved(
     return moved
 
 
-def _check_bound(home: Store, pointer: Pointer, store: Store) -> None:
+def _check_bound(home: Store, pointer: Pointer, location: str, store: Store) -> None:
     found = id_at(store)
     if found == pointer.id:
         return
     what = "there is none" if found is None else "what lies there is another log"
-    aside = _set_aside(pointer)
-    if aside is not None:
-        raise CheckpointMismatchError(
-            f"The checkpoint's pointer {home.describe(pointer_key(pointer.number))} says that the "
-            f"commit log lies in {pointer.location}, but {what}: it lies in {aside}, where a "
-            "detachment has put it that was interrupted. Stop every run of the query, rename that "
-            "folder back, and start again."
-        )
+    moved = (
+        " If it was moved, start once with onceforall.commitLog naming the new place and "
+        "onceforall.adoptCheckpoint=true."
+        if pointer.below is None
+        else ""
+    )
     raise CheckpointMismatchError(
         f"The checkpoint's pointer {home.describe(pointer_key(pointer.number))} says that the "
-        f"commit log lies in {pointer.location}, but {what}. "
-        "Mount that volume or put the log back: it holds what was decided, and without it rows "
-        "would be lost or doubled. If it was "
-        "moved, start once with onceforall.commitLog naming the new place and "
-        "onceforall.adoptCheckpoint=true."
-    )
-
-
-def _set_aside(pointer: Pointer) -> Path | None:
-    """Return where a log that lay elsewhere on a disk was put, beside its place."""
-    if pointer.location is None or not is_local(pointer.location):
-        return None
-    place = log_path(pointer.location)
-    return next(
-        (
-            folder
-            for folder in sorted(place.parent.glob(f"{glob.escape(place.name)}-detached-*"))
-            if id_at(LocalStore(folder)) == pointer.id
-        ),
-        None,
+        f"commit log lies in {location}, but {what}. "
+        f"{'Mount that volume or put' if pointer.below is None else 'Put'} the log back: it holds "
+        f"what was decided, and without it rows would be lost or doubled.{moved}"
     )
 
 

@@ -4,6 +4,7 @@ checkpoint's folder ``onceforall/``, and ``binding.json`` beside the log. See ``
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -16,6 +17,7 @@ from onceforall.errors import ForeignEntryError
 BINDING = "binding.json"
 _POINTER = "POINTER"
 _LOG = "LOG"
+_BELOW = re.compile(r"again-[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Pointer:
     """Set where the checkpoint was made a plain query's: the generation that did it."""
     moving: str | None = None
     """Set while a checkpoint is moved here: where it comes from."""
+    below: str | None = None
+    """Set where the log lies in the home, but not in its root: the name of the folder. So a
+    checkpoint that is moved by hand takes its log along."""
 
 
 def newest_pointer(home: Store) -> Pointer | None:
@@ -51,7 +56,7 @@ def create_pointer(home: Store, pointer: Pointer, **more: str) -> Created | Alre
     fields: dict[str, Any] = {
         name: True for name in ("keep_ends", "from_home") if getattr(pointer, name)
     }
-    for name in ("detached", "moving"):
+    for name in ("detached", "moving", "below"):
         if getattr(pointer, name) is not None:
             fields[name] = getattr(pointer, name)
     return home.create(
@@ -113,7 +118,18 @@ def _pointer(home: Store, number: int) -> Pointer:
         from_home=bool(found.get("from_home", False)),
         detached=None if found.get("detached") is None else int(found["detached"]),
         moving=None if found.get("moving") is None else str(found["moving"]),
+        below=None if found.get("below") is None else _checked_name(str(found["below"]), home, key),
     )
+
+
+def _checked_name(name: str, home: Store, key: str) -> str:
+    """No pointer leads out of its home."""
+    if not _BELOW.fullmatch(name):
+        raise ForeignEntryError(
+            f"{home.describe(key)} names the folder {name!r}, which is none of a commit log's. Put "
+            "back the file that stood there."
+        )
+    return name
 
 
 def _encode(kind: str, **fields: Any) -> bytes:

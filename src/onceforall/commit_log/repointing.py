@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from onceforall.commit_log.binding import BoundLog, checkpoint_of, has_entries
+from onceforall.commit_log.binding import BoundLog, checkpoint_of, has_entries, location_of
 from onceforall.commit_log.pointers import (
     Pointer,
     create_pointer,
@@ -20,8 +20,8 @@ from onceforall.errors import CheckpointMismatchError
 
 
 def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
-    """Make a plain query's checkpoint of one on a store, by its next pointer: it has no log from
-    now on. The old one stays where it is, for its seals fence whoever still runs.
+    """Make a plain query's checkpoint of one of ours, by its next pointer: it has no log from now
+    on. The old one stays where it is, for its seals fence whoever still runs.
 
     Args:
         home: the store of its folder ``onceforall/``.
@@ -103,7 +103,7 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
         CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
     """
     pointer = newest_pointer(home)
-    if pointer is not None and pointer.location == location:
+    if pointer is not None and location_of(home, pointer) == location:
         return
     _check_unchanged(home, pointer, bound)
     found = _next(pointer, bound)
@@ -113,13 +113,14 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
             found,
             id=log_id,
             location=location,
+            below=None,
             keep_ends=keeps_ends(store),
             from_home=found.from_home or bound.location is None,
         ),
     )
     if isinstance(answer, AlreadyExists):
         newest = newest_pointer(home)
-        if newest is None or newest.location != location:
+        if newest is None or location_of(home, newest) != location:
             raise _overtaken(home, newest)
 
 
@@ -131,7 +132,8 @@ def _check_unchanged(home: Store, pointer: Pointer | None, bound: BoundLog) -> N
         unchanged = bound.location is None and not bound.id
     else:
         is_one = pointer.detached is None and pointer.moving is None
-        unchanged = is_one and (pointer.location, pointer.id) == (bound.location, bound.id)
+        leads = (location_of(home, pointer), pointer.id)
+        unchanged = is_one and leads == (bound.location, bound.id)
     if not unchanged:
         raise _overtaken(home, pointer)
 
@@ -141,7 +143,7 @@ def _overtaken(home: Store, pointer: Pointer | None) -> CheckpointMismatchError:
     if pointer is not None and pointer.detached is not None:
         what = "detached it from its log"
     else:
-        location = None if pointer is None else pointer.location
+        location = None if pointer is None else location_of(home, pointer)
         what = f"made it lead to {home.describe('') if location is None else location}"
     return CheckpointMismatchError(
         f"Another command has changed where the log of {checkpoint_of(home)} lies, while this one "

@@ -27,7 +27,7 @@ from onceforall.protocol.entries import Claim
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark import mending, setting_aside
+from onceforall.spark import mending
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.state_files import MANAGER, STATE_FORMAT
 from onceforall.spark.stores import Stores
@@ -118,23 +118,6 @@ def _newest_claim(home: AnyPath, stores: Stores) -> Claim | None:
         return None
 
 
-def check_set_aside(checkpoint: AnyPath, stores: Stores) -> None:
-    """Refuse a checkpoint whose log was set aside though a run decides in it.
-
-    Raises:
-        CheckpointMismatchError: naming the folder in which it lies.
-    """
-    if isinstance(checkpoint, RemotePath) or (checkpoint / spark_checkpoint.LOG_FOLDER).exists():
-        return
-    alive = setting_aside.alive(checkpoint, stores.open)
-    if alive is not None:
-        raise CheckpointMismatchError(
-            f"The commit log of {checkpoint} lies in {alive}, where a detachment has put it that "
-            "was interrupted before it saw that a run of the query goes on. Run 'onceforall "
-            "detach' once more: it puts the folder back, or finishes."
-        )
-
-
 def bind_log(
     checkpoint: AnyPath, settings: Settings, stores: Stores, *, tested: bool = False
 ) -> binding.BoundLog:
@@ -160,7 +143,6 @@ def bind_log(
             "itself. Leave the option out: that is where the "
             "commit log is by default."
         )
-    check_set_aside(checkpoint, stores)
     pointers = (
         binding.pointer_of(store_at(folder))
         for folder in spark_checkpoint.detached_logs(checkpoint)
@@ -183,13 +165,19 @@ def bind_log(
     )
 
 
-def rows_place(checkpoint: AnyPath, settings: Settings, stores: Stores) -> RowPlace | None:
+def rows_place(
+    checkpoint: AnyPath,
+    settings: Settings,
+    stores: Stores,
+    bound: binding.BoundLog | None = None,
+) -> RowPlace | None:
     """Return where the rows of a batch can be kept: beside the log.
 
     Args:
         checkpoint: the query's.
-        settings: ``commit_log`` counts where the checkpoint has no log yet, and ``redo``.
+        settings: ``redo`` counts, and ``commit_log`` where the checkpoint has no log yet.
         stores: opens the log where it isn't local.
+        bound: the log; None: the start hasn't come so far, and asks whether there will be a place.
 
     Returns:
         The place; None: a Python worker can't write there without a package that isn't installed,
@@ -201,7 +189,9 @@ def rows_place(checkpoint: AnyPath, settings: Settings, stores: Stores) -> RowPl
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     pointer = binding.pointer_of(store_at(home))
-    if pointer is not None:
+    if bound is not None:
+        location = bound.location
+    elif pointer is not None:
         location = pointer[1]
     else:
         wanted = settings.commit_log

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -326,7 +326,6 @@ class QueryRun:
         failpoints.hit("start.sinks_checked")
         run = cls(spark_run, checkpoint, sinks)
         _tell_changed_sinks(last_decision(checkpoint, stores), sinks)
-        rows = rows_place(checkpoint, settings, stores)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
@@ -339,7 +338,6 @@ class QueryRun:
             roll_after_entries=max(ROLL_AFTER_ENTRIES, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
-            durable=settings.redo != "replay" and rows is not None,
             kept_first=settings.redo == "durable",
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
@@ -347,9 +345,8 @@ class QueryRun:
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
             **asdict(place.here(checkpoint)),
         )
-        if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(
-            checkpoint
-        ):
+        detached = spark_checkpoint.detached_generation(checkpoint) >= 0
+        if detached or spark_checkpoint.last_planned(checkpoint) > 0:
             # Not the first batch of a new checkpoint: a function may have been decorated long
             # before its checkpoint was detached.
             spark_checkpoint.check_take_over(checkpoint, settings.takeover)
@@ -358,6 +355,8 @@ class QueryRun:
         failpoints.hit("start.checkpoint_checked")
         bound = bind_log(checkpoint, settings, stores, tested=True)
         failpoints.hit("start.bound")
+        rows = rows_place(checkpoint, settings, stores, bound)
+        config = replace(config, durable=settings.redo != "replay" and rows is not None)
         log = bound.log(
             retain_commits=settings.min_batches_to_retain,
             # A store that is away comes back. A local folder that can't be written stays so until

@@ -14,7 +14,6 @@ from onceforall.driver.log_folder import (
     check_identity,
     check_log,
     check_place,
-    check_set_aside,
     put_back,
 )
 from onceforall.driver.query_run import check_sinks
@@ -76,7 +75,6 @@ def check_start(
     stores = Stores(spark, settings.store)
     checkpoint = stores.checkpoint(location)
     check_place(checkpoint, settings, stores, *file_manager(spark))
-    check_set_aside(checkpoint, stores)
     check_log(checkpoint, stores, adopt=settings.adopt_checkpoint)
     # Before all else: what reads the checkpoint may meet what is torn.
     put_back(checkpoint, settings, stores)

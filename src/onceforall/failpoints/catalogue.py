@@ -73,7 +73,6 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "of power",
         "skipped": "onceforall files mend, on a chain of manifests in which one passes over another",  # noqa: E501
         "detach": "onceforall detach, not a start of the query",
-        "detach_elsewhere": "detach, of a log outside the checkpoint",
     }
 )
 """What a run must have met to reach a failpoint, by the word that the catalogue uses."""
@@ -291,17 +290,16 @@ _points("driver", PREPARED, "abandoned", "undecided", "postgres.recover", "rolle
 _points("driver", FILES, None, "skipped", "file.mend", "written kept replaced")
 _points("driver", (), None, "torn", "mend", "before set_aside synced put_back")
 
-# --- setting a log aside ---
+# --- leaving a log ---
 _points(
     "driver",
     (),
     None,
     "detach",
     "detach",
-    "before recovered passed left rename.before_sync renamed",
+    "before recovered passed left pointed",
 )
 _points("driver", (), None, "detach", "detach.entry", "synced linked")
-_points("driver", (), None, "detach_elsewhere", "detach.elsewhere", "before renamed")
 
 CATALOGUE: Mapping[str, Failpoint] = MappingProxyType(dict(sorted(_catalogue.items())))
 """All failpoints by name."""

@@ -11,18 +11,14 @@ What a plain query can't know is what onceforall decided. So a detachment, in th
 write the batch again;
 4. ends the log by a DETACHED entry in its chain, the point of no return: a run that has started
 meanwhile seals that chain first, and the detachment gives up; or it meets the entry, and stops;
-5. renames the commit log's folder, which is what makes the checkpoint a plain one: a later start
-with onceforall takes it over. On a store a folder can't be renamed as one; there the checkpoint's
-next pointer says it.
+5. creates the checkpoint's next pointer, which says that it is a plain one: a later start with
+onceforall takes it over, and begins another log.
 
 A crash anywhere before 4 leaves a checkpoint of onceforall that a start or another detachment goes
 on with: every step before is one that a start does too, or is idempotent. A crash between 4 and 5
-leaves what only another detachment goes on with, and a start says so.
-
-The rename goes by the folder's name, so a detachment that stood still may rename another log's
-folder: that of a query that has returned meanwhile. It looks behind the rename, and renames it
-back; where it was killed in between, a start is refused, and the next detachment renames it back
-(``setting_aside.alive``).
+leaves what only another detachment goes on with, and a start says so. Nothing is renamed or
+deleted: a folder's name may lead to another log by the time at which a detachment that stood still
+wakes.
 
 Not guaranteed: anything for a query, plain or not, that is started before this has returned.
 """
@@ -35,11 +31,10 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
-from onceforall.commit_log import CommitLog, Store, binding, repointing
+from onceforall.commit_log import CommitLog, binding, repointing
 from onceforall.commit_log.chains import entry_key
 from onceforall.commit_log.ending import end_log, ended_by
 from onceforall.commit_log.envelope import DETACHED, encode_detached
@@ -66,13 +61,14 @@ from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import commits as spark_commits
-from onceforall.spark import mending, setting_aside
-from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
+from onceforall.spark import mending
+from onceforall.spark.remote_path import AnyPath, store_at
 from onceforall.spark.stores import Stores
 
 __all__ = ["Detachment", "detach"]
 
 _COMPLETED_BEFORE = "An earlier detachment has completed and aborted what was open."
+_FORESEEN_END = "the checkpoint's next pointer would make it a plain query's"
 
 _RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do.AppendDone)
 """What a start does before it comes to the batch that Spark asks for."""
@@ -86,9 +82,9 @@ class Detachment:
         steps: sentences for a person, in order.
         completed: the decided batch that was completed on its sinks; None: none was in doubt.
         passed: the batch that was written into Spark's own commit log; None: it had all.
-        log: where the old commit log's folder lies now, a ``pathlib.Path`` or, on a store, where it
-            stays, what ``str`` gives as its URL; None: nothing was done (a dry run, or it was
-            detached before).
+        log: the folder ``onceforall`` of the checkpoint, where the old commit log or the pointer to
+            it stays: a ``pathlib.Path``, or on a store what ``str`` gives as its URL; None: nothing
+            was done (a dry run, or it was detached before).
     """
 
     steps: tuple[str, ...]
@@ -120,7 +116,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     settings: Mapping[str, str] | None = None,
 ) -> Detachment:
     """Make a plain Spark query's checkpoint of one of onceforall's: complete what is in doubt, and
-    set the commit log aside.
+    end the commit log.
 
     Stop the query first. A run that is still alive is fenced: it stops with a ``FencedError`` at
     its next batch. Repeating it after a crash or an error is safe, and does what is left.
@@ -177,7 +173,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
     if not spark_checkpoint.is_ours(path):
-        return _detached_before(path, report, stores.open)
+        return _detached_before(path, report)
     bound = binding.find(
         store_at(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=stores.open
     )
@@ -186,13 +182,12 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         report.say("No run of onceforall ever began here.")
         if wanted is not None:
             report.say(f"No commit log in {wanted} is bound to this checkpoint.")
-        if isinstance(home, RemotePath) or dry_run:
-            if not isinstance(home, RemotePath):
-                report.say(
-                    "A generation would be claimed there, for a start that stands still, and the "
-                    f"folder {home} would be renamed."
-                )
-                _tell_begun(path, report)
+        if dry_run:
+            report.say(
+                "A generation would be claimed there, for a start that stands still, and "
+                f"{_FORESEEN_END}."
+            )
+            _tell_begun(path, report)
             return Detachment(tuple(report.steps))
         # A start that stands still may have come as far as this folder: it is to meet our entry.
         bound = binding.bind(
@@ -206,7 +201,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     if left is not None:
         report.say(_COMPLETED_BEFORE)
         if dry_run:
-            _foresee_end(home, bound, report)
+            report.say(f"What is left: {_FORESEEN_END}.{_elsewhere(bound, 'would stay')}")
             return Detachment(tuple(report.steps))
         return Detachment(tuple(report.steps), log=_finish(home, bound, left[0], report))
     log = bound.log()
@@ -365,24 +360,8 @@ def _foresee(
         )
     passed = _pass_decided(path, decided, report)
     _tell_planned(path, report, passed)
-    _foresee_end(path / spark_checkpoint.LOG_FOLDER, bound, report)
+    report.say(f"Then {_FORESEEN_END}.{_elsewhere(bound, 'would stay')}")
     return Detachment(tuple(report.steps), completed, passed)
-
-
-def _foresee_end(home: AnyPath, bound: binding.BoundLog, report: _Report) -> None:
-    if isinstance(home, RemotePath):
-        report.say("The checkpoint's next pointer would make it a plain query's.")
-    else:
-        report.say(f"The folder {home} would be renamed.")
-        _foresee_elsewhere(bound.location, report)
-
-
-def _foresee_elsewhere(location: str | None, report: _Report) -> None:
-    if location is not None and is_local(location):
-        report.say(
-            f"The folder {binding.log_path(location)}, which has its entries, would be renamed, "
-            "too."
-        )
 
 
 def _sinks_of(commit: Commit) -> str:
@@ -564,55 +543,28 @@ def _tell_begun(path: AnyPath, report: _Report) -> None:
         )
 
 
-# --- setting the log aside ------------------------------------------------------------------------
+# --- ending the log -------------------------------------------------------------------------------
 
 
-def _finish(
-    home: AnyPath, bound: binding.BoundLog, generation: int, report: _Report
-) -> AnyPath | None:
-    """Make the checkpoint a plain one, behind the point of no return; None: another detachment
-    did it.
-    """
-    if isinstance(home, RemotePath):
-        repointing.point_nowhere(store_at(home), bound, generation)
-        report.say(
-            f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing "
-            "is decided there any more. Keep the folder: it stops a run that is still alive, and "
-            "keeps a later return to onceforall from using names again that are taken."
-        )
-        return home
-    folder = setting_aside.rename(home, generation, report.say)
-    failpoints.hit("detach.renamed")
-    if folder is not None:
-        _check_renamed(folder, home, bound, generation)
-        report.say(
-            f"The commit log lies in {folder} now, and the checkpoint is a plain Spark query's. "
-            "What is in the folder may be deleted; the "
-            "folder itself, be it empty, keeps a later return to onceforall from using names "
-            "again that are taken."
-        )
-        setting_aside.set_aside_elsewhere(folder, bound.id, bound.location, report.say)
-    return folder
-
-
-def _check_renamed(folder: Path, home: Path, bound: binding.BoundLog, generation: int) -> None:
-    """Rename back what isn't the log that was detached: this command has stood still, another one
-    has finished the detachment, and the query has returned since.
-    """
-    there = store_at(folder)
-    if bound.location is None:
-        # A log that came later begins with a later generation.
-        is_it = there.read(entry_key(generation, 0)) is not None
-    else:
-        is_it = binding.pointer_of(there) == (bound.id, bound.location)
-    if is_it:
-        return
-    setting_aside.rename_back(folder, home)
-    raise FencedError(
-        "Another detachment has finished this one, and the query has started with onceforall again "
-        "since. That holds, and nothing of it was changed. Stop the query, and detach again, if it "
-        "is to be a plain one."
+def _finish(home: AnyPath, bound: binding.BoundLog, generation: int, report: _Report) -> AnyPath:
+    """Make the checkpoint a plain one, behind the point of no return."""
+    repointing.point_nowhere(store_at(home), bound, generation)
+    failpoints.hit("detach.pointed")
+    report.say(
+        f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing is "
+        f"decided there any more.{_elsewhere(bound, 'stay')} Keep the folder: it stops a run that "
+        "is still alive, and keeps a later return to onceforall from using names again that are "
+        "taken."
     )
+    return home
+
+
+def _elsewhere(bound: binding.BoundLog, stay: str) -> str:
+    if bound.location is None:
+        return ""
+    local = is_local(bound.location)
+    place_of_it = binding.log_path(bound.location) if local else bound.location
+    return f" Its entries {stay} in {place_of_it}."
 
 
 def _leave(bound: binding.BoundLog, generation: int, index: int) -> None:
@@ -634,43 +586,12 @@ def _leave(bound: binding.BoundLog, generation: int, index: int) -> None:
         )
 
 
-def _still_alive(folder: Path, home: AnyPath, report: _Report) -> FencedError:
-    """Put back the log of a run that goes on in a folder that was set aside, and return the error
-    that says so.
-    """
-    assert isinstance(home, Path)
-    if not report.dry_run:
-        setting_aside.rename_back(folder, home)
-    return FencedError(
-        f"A run of the query may go on in {folder}: it has started while a detachment set that "
-        "log aside, which was interrupted before it saw that. The folder "
-        f"{'would be' if report.dry_run else 'is'} {home} again. Stop the query, and detach again."
-    )
-
-
-def _detached_before(
-    path: AnyPath, report: _Report, open_store: Callable[[str], Store]
-) -> Detachment:
-    """Finish a detachment that crashed behind its last step."""
-    if isinstance(path, RemotePath) and spark_checkpoint.detached_generation(path) >= 0:
-        report.say("The checkpoint was detached before; it is a plain query's.")
-        return Detachment(tuple(report.steps))
-    alive = setting_aside.alive(path, open_store) if isinstance(path, Path) else None
-    if alive is not None:
-        raise _still_alive(alive, path / spark_checkpoint.LOG_FOLDER, report)
-    folders = spark_checkpoint.detached_logs(path)
-    if not folders:
+def _detached_before(path: AnyPath, report: _Report) -> Detachment:
+    """Tell of a detachment that an earlier command has finished."""
+    if spark_checkpoint.detached_generation(path) < 0:
         raise ConfigurationError(
             f"The checkpoint {path} has no commit log of onceforall (no folder "
             f"'{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
         )
-    if not report.dry_run and isinstance(path, Path):
-        setting_aside.sync_renamed(path)
-    report.say(f"The checkpoint was detached before; its commit log lies in {folders[-1]}.")
-    pointer = binding.pointer_of(store_at(folders[-1]))
-    if pointer is not None and report.dry_run:
-        left = pointer[1] is not None and binding.bound_id(pointer[1]) == pointer[0]
-        _foresee_elsewhere(pointer[1] if left else None, report)
-    elif pointer is not None:
-        setting_aside.set_aside_elsewhere(folders[-1], *pointer, report.say)
+    report.say("The checkpoint was detached before; it is a plain query's.")
     return Detachment(tuple(report.steps))

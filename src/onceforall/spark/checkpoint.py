@@ -200,15 +200,14 @@ def is_ours(checkpoint: AnyPath) -> bool:
     """Tell whether a checkpoint has a commit log, and wasn't made a plain query's since."""
     home = checkpoint / LOG_FOLDER
     if isinstance(home, RemotePath):
-        # The folder stays when the checkpoint is detached, and a start that tests the store leaves
-        # one behind before it binds anything.
+        # A start that tests the store leaves a folder behind before it binds anything.
         return binding.pointer_of(store_at(home)) is not None
-    return home.exists()
+    return home.exists() and not binding.is_detached(store_at(home))
 
 
 def detached_logs(checkpoint: AnyPath) -> list[Path]:
-    """Return the folders of commit logs from which this checkpoint was detached, oldest first; on a
-    store nothing is renamed, and there are none.
+    """Return the folders to which a release before 0.2 has renamed commit logs from which it
+    detached this checkpoint, oldest first; on a store there are none.
     """
     if isinstance(checkpoint, RemotePath):
         return []
@@ -219,12 +218,14 @@ def detached_logs(checkpoint: AnyPath) -> list[Path]:
 
 def detached_generation(checkpoint: AnyPath) -> int:
     """Return the newest generation of all commit logs from which this checkpoint was detached,
-    or -1; their folders' names tell it, and on a store the pointers.
+    or -1; the pointers tell it, and the names of the folders of earlier releases.
     """
-    if isinstance(checkpoint, RemotePath):
-        return binding.detached_generation(store_at(checkpoint / LOG_FOLDER))
     names = (
         folder.name.removeprefix(DETACHED_PREFIX).partition(".")[0]
         for folder in detached_logs(checkpoint)
     )
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+    return max(
+        binding.detached_generation(store_at(checkpoint / LOG_FOLDER)),
+        *(int(name) for name in names if name.isdecimal()),
+        -1,
+    )
