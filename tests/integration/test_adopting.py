@@ -352,6 +352,19 @@ class TestDetaching:
         assert sorted(int(chain.name) for chain in again.glob("chains/*")) == [before + 1]
         assert pipeline.settled() == named(1, 2)
 
+    def test_the_first_run_behind_a_return_keeps_its_rows_beside_its_log(self, pipeline, crash):
+        """The next one looks for them there."""
+        pipeline.add(1)
+        pipeline.run()
+        pipeline.detach()
+        pipeline.add(2)
+        with crash("append_commit.after"):
+            pipeline.run(redo="durable")
+        [again] = pipeline.checkpoint.glob("onceforall/again-*")
+        assert any(file.is_file() for file in (again / "rows").rglob("*"))
+        pipeline.run(redo="durable")
+        assert pipeline.settled() == named(1, 2)
+
     def test_a_function_that_was_decorated_before_the_detachment_is_refused_as_well(self, pipeline):
         @ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()})
         def process(batch, batch_id, transaction):
@@ -492,19 +505,21 @@ class TestTheLogElsewhere:
             pipeline.writer(commitLog="s3a://bucket/log").start()
         assert not pipeline.checkpoint.exists()
 
-    def test_it_is_detached_too_and_its_place_is_free_again(self, pipeline, crash, tmp_path):
+    def test_it_is_detached_too_and_a_return_finds_room_in_its_place(
+        self, pipeline, crash, tmp_path
+    ):
         elsewhere = tmp_path / "log"
         pipeline.add(1)
         with crash("append_commit.after"):
             pipeline.run(commitLog=str(elsewhere))
-        with crash("detach.renamed"):
+        with crash("detach.pointed"):
             pipeline.detach()
-        assert elsewhere.exists()
         pipeline.detach()
-        assert not elsewhere.exists()
-        assert (tmp_path / "log-detached-1").is_dir()
         pipeline.add(2)
         pipeline.plain()
         pipeline.add(3)
         pipeline.run(commitLog=str(elsewhere))
-        assert pipeline.settled() == named(1, 2, 3)
+        pipeline.add(4)
+        pipeline.run(commitLog=str(elsewhere))
+        assert [folder.name for folder in elsewhere.glob("again-*")] == ["again-2"]
+        assert pipeline.settled() == named(1, 2, 3, 4)

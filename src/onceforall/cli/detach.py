@@ -17,8 +17,7 @@ def add_commands(groups: Any) -> None:
     """Add the command to argparse's sub-parsers (a type that argparse keeps private)."""
     detach = groups.add_parser(
         "detach",
-        help="go back to a plain Spark query: complete what is in doubt, and set the commit log "
-        "aside",
+        help="go back to a plain Spark query: complete what is in doubt, and end the commit log",
         description="Completes what is decided on the sinks, aborts what isn't, and turns the "
         "checkpoint into that of a plain Spark query, which "
         "then goes on without loss or duplicate. Stop the query first: a run that is still alive "
