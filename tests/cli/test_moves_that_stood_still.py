@@ -449,14 +449,14 @@ class World:
     def __init__(self, seed, folder, patch):
         self.random = random.Random(seed)
         self.folder = folder
-        self.last = -1
+        self.last = self.newest = -1
         self.told = []
         self.places = [Whole(folder)]
         for name in ("offsets", "commits"):
             (self.places[0].path / name / "0").unlink()
         self.alive = []
         self.woken = self.moved = self.detached = 0
-        self.until, self.act = None, None
+        self.until, self.act, self.stands_still = None, None, False
         for owner, name in (
             (LocalStore, "create"), (LocalStore, "delete"), (LocalStore, "read"),
             (moving_checkpoint, "create_file"), (Path, "rename"),
@@ -512,6 +512,12 @@ class World:
         except (CheckpointMismatchError, FencedError) as error:
             self.say("start in", checkpoint.path.name, "refused:", error)
             return False
+        if self.stands_still and self._is_overtaken(bound, log, generation):
+            self.say("start in", checkpoint.path.name, "generation", generation, "is overtaken")
+            return False
+        if generation <= self.newest:
+            raise _WrongError(f"generation {generation} behind {self.newest}: names are used twice")
+        self.newest = generation
         # Of a log that was begun behind a detachment, Spark's entries tell what was before.
         before = spark_checkpoint.last_committed(checkpoint.path) if bound.first_generation else -1
         known = before if decided is None else decided.commit.batch
@@ -526,6 +532,12 @@ class World:
             self._decide(log, generation, checkpoint)
         self.alive = [*self.alive, (log, generation, checkpoint)][-4:]
         return True
+
+    @staticmethod
+    def _is_overtaken(bound, log, generation):
+        """Whoever came later seals before it decides, or ends the log."""
+        left = ended_by(bound, DETACHED) or ended_by(bound, MOVED)
+        return log.newest_generation() > generation or (left is not None and left[0] > generation)
 
     def _decide(self, log, generation, checkpoint):
         decision = commit(self.last + 1, f"g{generation}")
@@ -609,14 +621,19 @@ class World:
         self.until, self.act = self.random.randint(1, 250), stand_still
         if self.random.random() < 0.4:
             self.until = self.random.randint(1, 80)
+        what = self.random.random()
         try:
-            if self.random.random() < 0.6:
+            if what < 0.5:
                 self.move()
-            else:
+            elif what < 0.8:
                 self.detach()
+            else:
+                self.until = self.random.randint(1, 60)
+                self.stands_still = True
+                self.start(self.random.choice(self.places), batches=0)
         except _KilledError:
             pass
-        self.until = None
+        self.until, self.stands_still = None, False
 
     def end(self):
         """Whatever happened, commands that the errors name lead on."""
