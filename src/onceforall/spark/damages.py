@@ -1,0 +1,478 @@
+"""What a loss of power took from Spark's part of a checkpoint, or a run that was replaced has
+written over, and how each of it is put back; see ``mending`` for the rules.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+
+from onceforall.commit_log import CommitLog
+from onceforall.errors import CheckpointMismatchError
+from onceforall.protocol.entries import Commit
+from onceforall.protocol.history import Decided
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath, RemotePath, files_below
+from onceforall.spark.repairs import SET_ASIDE, Repair
+
+__all__ = ["Known", "id_in", "needed", "planned_anew"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the commit log says."""
+
+    query_id: str | None = None
+    """By the newest claim; None: no run has ever claimed here, so that nothing is decided, and
+    nothing was written."""
+    decided: Decided | None = None
+    generation: int | None = None
+    """The newest that was claimed before all else was looked at."""
+    log: CommitLog | None = None
+
+    @property
+    def commit(self) -> Commit | None:
+        """The last decision."""
+        return None if self.decided is None else self.decided.commit
+
+
+def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
+    """Return the repairs that rest on the two rules alone; see the module."""
+    repairs = [*_identity(checkpoint, known), *_taken_away(checkpoint, known)]
+    commit = known.commit
+    last = -1 if commit is None else commit.batch
+    if commit is not None:
+        repairs += _plan_of_decided(checkpoint, commit)
+        repairs += _plan_before(checkpoint, known)
+        # Those behind a whole one are whole, or nobody reads them.
+        newest_first = (
+            file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last
+        )
+        torn = takewhile(lambda file: not _is_entry(file, lines=2), newest_first)
+        repairs += [
+            Repair(
+                file,
+                "is torn, and Spark runs its last batch again without it",
+                is_bad=partial(_is_torn, lines=2),
+            )
+            for file in torn
+        ]
+    # What Spark has finished, a plain query before us perhaps, is whole.
+    finished = max(last, spark_checkpoint.last_committed(checkpoint))
+    is_new = finished < 0
+    repairs += _undecided_plans(checkpoint, commit, finished)
+    repairs += _source_logs(checkpoint, commit, is_new=is_new)
+    if is_new:
+        repairs += _state_of_nothing(checkpoint)
+    return repairs
+
+
+def _undecided_plans(checkpoint: AnyPath, commit: Commit | None, finished: int) -> list[Repair]:
+    """Return the repairs of plans behind the last batch that counts: of torn ones, and of those
+    whose input the sources don't know any more.
+    """
+    lines = 3 if commit is None else 2 + len(commit.offsets)
+    repairs: list[Repair] = []
+    is_decided = commit is not None and commit.batch == finished
+    before = (
+        commit.offsets
+        if is_decided and commit is not None
+        else _offsets_in(checkpoint / "offsets" / str(finished))
+    )
+    for batch, file in _numbered(checkpoint / "offsets"):
+        if batch <= finished:
+            continue
+        if not _is_entry(file, lines=lines):
+            repairs.append(
+                Repair(
+                    file,
+                    "is torn, and its batch is not decided",
+                    is_bad=partial(_is_torn, lines=lines),
+                )
+            )
+        elif repairs:
+            repairs.append(Repair(file, "was planned behind a batch whose plan is gone"))
+        elif _lacks_input(checkpoint, before, _offsets_in(file), is_first=finished < 0):
+            repairs.append(
+                Repair(file, "is not decided, and a source doesn't know its input any more")
+            )
+    return repairs
+
+
+def _lacks_input(
+    checkpoint: AnyPath, before: Sequence[str], planned: Sequence[str], *, is_first: bool
+) -> bool:
+    for source, line in enumerate(planned):
+        folder = checkpoint / "sources" / str(source)
+        whole = [file for file in files_below(folder) if _is_entry(file, lines=2, source=True)]
+        upto = _log_offset(line)
+        if is_first and folder.is_dir() and not any(_log_number(file) >= 0 for file in whole):
+            # Of a Kafka source this is where the query begins: Spark would take another place than
+            # the plan has.
+            return True
+        start = _log_offset(before[source]) if source < len(before) else -1
+        if upto is None or start is None:
+            continue
+        known = {_log_number(file) for file in whole if ".compact" not in file.name}
+        compacted = max(
+            (_log_number(file) for file in whole if ".compact" in file.name), default=-1
+        )
+        if any(number not in known for number in range(max(start, compacted) + 1, upto + 1)):
+            return True
+    return False
+
+
+def _offsets_in(file: AnyPath) -> tuple[str, ...]:
+    try:
+        return spark_checkpoint.lines_of(file.read_bytes().decode())[2:]
+    except (OSError, UnicodeDecodeError):
+        return ()
+
+
+def _identity(checkpoint: AnyPath, known: Known) -> list[Repair]:
+    file = checkpoint / "metadata"
+    if not file.exists() or id_in(file) is not None:
+        # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the
+        # start refuses that.
+        return []
+    content = json.dumps({"id": known.query_id or str(uuid.uuid4())}, separators=(",", ":"))
+    return [
+        Repair(
+            file,
+            "is torn, and holds the query's id",
+            content.encode(),
+            is_bad=lambda there: id_in(there) is None,
+        )
+    ]
+
+
+def _taken_away(checkpoint: AnyPath, known: Known) -> list[Repair]:
+    """Return the repairs of what a decided batch needs and isn't there, but lies whole in the
+    folder of what was set aside: whoever put it there was killed before he saw that it was another
+    one by then.
+    """
+    aside = checkpoint / SET_ASIDE
+    there: list[AnyPath] = []
+    if aside.is_dir():
+        there += sorted(aside.iterdir(), key=str)
+    commit = known.commit
+    found: dict[AnyPath, AnyPath] = {}
+    for each in there:
+        name = each.name.rpartition(".")[0]
+        place = _needed_there(checkpoint, name, commit)
+        if place is None or place.exists():
+            continue
+        if name == "metadata":
+            is_whole = known.query_id is not None and id_in(each) == known.query_id
+        elif name == "state":
+            assert commit is not None
+            version = str(commit.batch + 1)
+            is_whole = any(file.name.partition(".")[0] == version for file in files_below(each))
+        else:
+            is_whole = _is_entry(each, lines=2, source=True)
+        if is_whole:
+            found[place] = each
+    why = "is missing; somebody has set it aside and was killed before he saw that it was needed"
+    return [Repair(place, why, lies_in=each) for place, each in found.items()]
+
+
+def _needed_there(checkpoint: AnyPath, name: str, commit: Commit | None) -> AnyPath | None:
+    """Return the place of what was set aside under a name, where the decided batch needs it."""
+    if name == "metadata":
+        return checkpoint / name
+    if commit is None:
+        return None
+    if name == "state":
+        return checkpoint / name
+    kind, _, rest = name.partition(".")
+    number, _, entry = rest.partition(".")
+    if kind != "sources" or not number.isdecimal() or int(number) >= len(commit.offsets):
+        return None
+    place = checkpoint / "sources" / number / entry
+    last = _log_offset(commit.offsets[int(number)])
+    return place if last is not None and 0 <= _log_number(place) <= last else None
+
+
+def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[Repair]:
+    file = checkpoint / "offsets" / str(commit.batch)
+    if file.exists():
+
+        def is_bad(there: AnyPath) -> bool:
+            return _offsets_in(there) != commit.offsets and _is_torn(
+                there, lines=2 + len(commit.offsets)
+            )
+
+        if not is_bad(file):
+            return []
+        why = f"is torn, though batch {commit.batch} is decided"
+        return [Repair(file, why, _plan(checkpoint, commit), is_bad=is_bad)]
+    if not _leads_up_to(checkpoint, commit):
+        # No loss of power: the checkpoint was restored, edited or mixed. Spark can't run this batch
+        # here, and the start refuses the one that it asks for.
+        return []
+    return [
+        Repair(
+            file, f"is missing, though batch {commit.batch} is decided", _plan(checkpoint, commit)
+        )
+    ]
+
+
+def _plan_before(checkpoint: AnyPath, known: Known) -> list[Repair]:
+    """Return the repair of the plan before the last decided one, behind which Spark begins: where
+    it isn't there, but its decision is. It has been set aside by somebody who stood still since
+    that was right, and was killed before he saw that it wasn't any more.
+    """
+    assert known.decided is not None
+    assert known.log is not None
+    batch = known.decided.commit.batch
+    file = checkpoint / "offsets" / str(batch - 1)
+    if batch == 0 or file.exists() or not (checkpoint / "offsets" / str(batch)).exists():
+        return []
+    before = _decided_before(known.log, known.decided)
+    if before is None or not before.header:
+        return []
+    return [
+        Repair(file, f"is missing, though batch {batch - 1} is decided", _plan(checkpoint, before))
+    ]
+
+
+def _decided_before(log: CommitLog, decided: Decided) -> Commit | None:
+    """Return the decision of the batch before, where the log still has it."""
+    for generation in range(decided.generation, log.oldest_generation() - 1, -1):
+        for _, entry in reversed(log.entries(generation)):
+            if isinstance(entry, Commit) and entry.batch < decided.commit.batch:
+                return entry if entry.batch == decided.commit.batch - 1 else None
+    return None
+
+
+def _leads_up_to(checkpoint: AnyPath, commit: Commit) -> bool:
+    """Tell whether everything is there that Spark needs to run a batch whose plan is put back."""
+    before = str(commit.batch - 1)
+    if not (checkpoint / "metadata").exists():
+        return False
+    if commit.batch > 0 and not (checkpoint / "offsets" / before).exists():
+        return False
+    if (
+        commit.batch > 0
+        and spark_checkpoint.keeps_state(checkpoint)
+        and not (checkpoint / "commits" / before).exists()
+    ):
+        return False
+    return all(
+        _has_source_log(checkpoint / "sources" / str(n), _last_log_offset(commit, n))
+        for n in range(len(commit.offsets))
+    )
+
+
+def _has_source_log(folder: AnyPath, last: int | None) -> bool:
+    """Tell whether a source's own log reaches as far as a decided batch has read it; None: it
+    has none that tells.
+    """
+    return (
+        last is None or last < 0 or any(_log_number(file) >= last for file in files_below(folder))
+    )
+
+
+def _plan(checkpoint: AnyPath, commit: Commit) -> bytes:
+    return "\n".join(
+        [*(commit.header or _header_like_before(checkpoint, commit)), *commit.offsets]
+    ).encode()
+
+
+def _header_like_before(checkpoint: AnyPath, commit: Commit) -> tuple[str, ...]:
+    """Return the lines for a decision of an earlier release, from the entries of the batch before
+    it.
+
+    Settings don't change from batch to batch, and the watermark of a batch is what the one before
+    has left behind. The time of the batch is that of the one before.
+    """
+    batch = commit.batch
+    before = checkpoint / "offsets" / str(batch - 1)
+    if batch > 0 and _is_entry(before, lines=3):
+        version, text = spark_checkpoint.lines_of(before.read_bytes().decode())[:2]
+        fields = json.loads(text or "{}")
+        committed = checkpoint / "commits" / str(batch - 1)
+        if _is_entry(committed, lines=2):
+            left = json.loads(spark_checkpoint.lines_of(committed.read_bytes().decode())[1] or "{}")
+            fields["batchWatermarkMs"] = left.get("nextBatchWatermarkMs", 0)
+        return version, json.dumps(fields, separators=(",", ":"))
+    if spark_checkpoint.keeps_state(checkpoint):
+        raise CheckpointMismatchError(
+            f"The plan of the decided batch {batch} is lost, its decision was written by an "
+            "earlier release that didn't record the plan's settings, and "
+            f"{before} is not there to take them from. Put that file back from a backup."
+        )
+    version = (
+        "v2"
+        if any(_behind_the_name(line) != line and line[:1].isalnum() for line in commit.offsets)
+        else "v1"
+    )
+    return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+def _state_of_nothing(checkpoint: AnyPath) -> list[Repair]:
+    """Return the repairs of state where no batch is decided or finished; Spark begins anew with
+    none, or runs its first batch again.
+    """
+    state = checkpoint / "state"
+    if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
+        return (
+            [Repair(state, "belongs to a batch that is not planned any more")]
+            if spark_checkpoint.keeps_state(checkpoint)
+            else []
+        )
+    return [
+        Repair(file, "is empty, and no batch is decided", is_bad=lambda there: not _size(there))
+        for file in files_below(state)
+        if not _size(file)
+    ]
+
+
+def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) -> list[Repair]:
+    """Return the torn entries of sources that no decided batch can have used, nor one that a
+    plain query has finished.
+    """
+    repairs = []
+    for number, folder in _numbered(checkpoint / "sources"):
+        last = -1 if is_new else _last_log_offset(commit, number)
+        repairs += [
+            Repair(
+                file,
+                "is torn, and no decided batch has read it",
+                is_bad=partial(_is_torn, lines=2, source=True),
+            )
+            for file in files_below(folder)
+            if last is not None
+            and _log_number(file) > last
+            and not _is_entry(file, lines=2, source=True)
+        ]
+    return repairs
+
+
+def _last_log_offset(commit: Commit | None, source: int) -> int | None:
+    """Return up to where a source's own log is in use; None: that can't be known, and nothing of
+    it is touched.
+    """
+    if commit is None:
+        return None
+    return _log_offset(commit.offsets[source]) if source < len(commit.offsets) else None
+
+
+def _log_offset(line: str) -> int | None:
+    """Return up to which entry of the source's own log an offset reaches; None: it doesn't say."""
+    try:
+        return int(json.loads(_behind_the_name(line))["logOffset"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _behind_the_name(line: str) -> str:
+    """Return an offset without the source's name, which version 2 has in front of it."""
+    name, _, rest = line.partition(":")
+    return rest if rest and name.replace("-", "").replace("_", "").isalnum() else line
+
+
+def _log_number(file: AnyPath) -> int:
+    number = file.name.partition(".")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def planned_anew(checkpoint: AnyPath, known: Known) -> list[Repair]:
+    """Return the repairs of plans that are whole, and not the decided ones; what is planned
+    behind them goes with them.
+    """
+    commit = known.commit
+    if commit is None:
+        return []
+    file = checkpoint / "offsets" / str(commit.batch)
+    if not file.exists() or not _is_entry(file, lines=2 + len(commit.offsets)):
+        return []
+    if spark_checkpoint.offsets_of(checkpoint, commit.batch) == commit.offsets:
+        return []
+    committed = spark_checkpoint.last_committed(checkpoint)
+    # On a store a run that was replaced can write over a plan long after its batch is finished.
+    finished = commit.batch + 1 if isinstance(checkpoint, RemotePath) else commit.batch
+    if committed >= finished:
+        raise CheckpointMismatchError(
+            f"Batch {commit.batch} was decided for other offsets than {file} has, but Spark has "
+            f"finished batch {committed}: no loss of power does "
+            "that. The checkpoint was edited, restored or mixed with another one: put back the "
+            "folder that belongs to this commit log."
+        )
+    behind = [
+        Repair(later, f"was planned behind a batch {commit.batch} that is not the decided one")
+        for batch, later in _numbered(checkpoint / "offsets")
+        if batch > commit.batch
+    ]
+    why = f"has other offsets than were decided for batch {commit.batch}"
+    return [
+        *behind,
+        Repair(
+            file,
+            why,
+            _plan(checkpoint, commit),
+            is_bad=lambda there: _offsets_in(there) != commit.offsets,
+        ),
+    ]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def id_in(file: AnyPath) -> str | None:
+    """Return the query's id in Spark's file ``metadata``; None: it can't be read, or has none."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _numbered(folder: AnyPath) -> list[tuple[int, AnyPath]]:
+    try:
+        return sorted((int(file.name), file) for file in folder.iterdir() if file.name.isdecimal())
+    except FileNotFoundError:
+        return []
+
+
+def _size(file: AnyPath) -> int:
+    return len(file.read_bytes()) if isinstance(file, RemotePath) else file.stat().st_size
+
+
+def _is_entry(file: AnyPath, *, lines: int, source: bool = False) -> bool:
+    """Tell whether a file of one of Spark's logs is whole: a version, and so many lines at
+    least, each one JSON (or ``-``).
+    """
+    try:
+        text = file.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return False
+    # Spark writes a zero byte in front of a Kafka source's first offsets.
+    found = spark_checkpoint.lines_of(text.removeprefix("\0") if source else text)
+    return (
+        len(found) >= lines
+        and found[0].startswith("v")
+        and all(_is_line(line) for line in (found[-1:] if source else found[1:]))
+    )
+
+
+def _is_torn(file: AnyPath, *, lines: int, source: bool = False) -> bool:
+    return not _is_entry(file, lines=lines, source=source)
+
+
+def _is_line(line: str) -> bool:
+    """Tell whether a line may be whole.
+
+    A source's offset may be any text; of JSON, also behind the source's name, one can tell.
+    """
+    text = _behind_the_name(line)
+    if not text.startswith(("{", "[")):
+        return True
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
