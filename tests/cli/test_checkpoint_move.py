@@ -19,8 +19,10 @@ from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
 from onceforall.operate import moving, moving_checkpoint
+from onceforall.operate.detaching import detach
 from onceforall.operate.moving_checkpoint import move_checkpoint
 from onceforall.protocol.entries import Claim
+from onceforall.sinks.files import FileSink
 
 SCHEMA = "state/0/_stateSchema/default/0_schema"
 
@@ -138,6 +140,8 @@ def test_a_checkpoint_is_moved_twice_and_not_back_into_the_old_folder(checkpoint
     checkpoint.live(0)
     second, _ = checkpoint.move(tmp_path / "b")
     second.live(1)
+    second.plan(1)
+    checkpoint.plan(1)
     third, _ = second.move(tmp_path / "c")
     assert third.start()[2].decided.commit.batch == 1
     assert_same(third, checkpoint)
@@ -145,6 +149,49 @@ def test_a_checkpoint_is_moved_twice_and_not_back_into_the_old_folder(checkpoint
         second.move(tmp_path / "d")
     with pytest.raises(CheckpointMismatchError, match="was written for the checkpoint|something"):
         third.move(checkpoint.path)
+
+
+def test_what_a_killed_start_has_set_aside_goes_along(checkpoint, tmp_path):
+    """As a start, or the command to mend, would have laid it back: the new place gets none of it
+    else."""
+    checkpoint.live(0, 1)
+    checkpoint.live(2)
+    checkpoint.plan(1)
+    checkpoint.plan(2)
+    before = checkpoint.files()
+    aside = checkpoint.path / "onceforall-set-aside"
+    aside.mkdir()
+    (checkpoint.path / "state").rename(aside / "state.0a0b0c0d.taken")
+    (checkpoint.path / "offsets" / "2").rename(aside / "offsets.2.0a0b0c0d.taken")
+    new, _ = checkpoint.move(tmp_path / "new")
+    assert checkpoint.files().keys() == before.keys()
+    assert_same(new, checkpoint)
+
+
+def test_a_move_that_is_finished_under_another_name_says_which_name_to_give_back(
+    checkpoint, tmp_path, monkeypatch
+):
+    checkpoint.live(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(moving_checkpoint, "_take_over", lambda *_: (_ for _ in ()).throw(OSError))
+        with pytest.raises(OSError):
+            checkpoint.move(tmp_path / "new")
+    renamed = checkpoint.path.rename(checkpoint.path.with_name("renamed"))
+    with pytest.raises(CheckpointMismatchError, match=r"/checkpoint is being .* its name"):
+        move_checkpoint(str(renamed), str(tmp_path / "new"))
+    renamed.rename(checkpoint.path)
+    new, _ = checkpoint.move(tmp_path / "new")
+    assert new.start()[2].decided.commit == commit(0, "g0")
+
+
+def test_a_checkpoint_without_its_id_is_named(checkpoint, tmp_path):
+    checkpoint.live(0)
+    (checkpoint.path / "metadata").unlink()
+    for command in (move_checkpoint, moving.move_log):
+        with pytest.raises(OptionError, match="metadata is missing, which names the query"):
+            command(str(checkpoint.path), str(tmp_path / "new"))
+    with pytest.raises(OptionError, match="metadata is missing, which names the query"):
+        detach(checkpoint.path, {"out": FileSink(tmp_path / "out")})
 
 
 def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):

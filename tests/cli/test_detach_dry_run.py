@@ -2,6 +2,9 @@
 what that refuses, and changes nothing anywhere."""
 
 import json
+import re
+import shlex
+import shutil
 import uuid
 
 import psycopg
@@ -9,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import onceforall as ofa
+from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore, binding
-from onceforall.errors import OnceForAllError, SinkUnavailableError
+from onceforall.errors import OnceForAllError, OptionError, SinkUnavailableError
 from onceforall.operate import detaching
 from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
@@ -233,6 +237,29 @@ def test_what_a_loss_of_power_took_is_told_and_so_is_how_to_learn_the_rest(tmp_p
     [step] = [step for step in foretold.steps if "put back from the commit log" in step]
     assert "onceforall checkpoint mend" in foretold.steps[-1]
     assert step in query.detach().steps
+
+
+def test_what_an_interrupted_detachment_had_to_say_is_said_by_the_one_that_finishes(tmp_path):
+    steps = killed_behind_its_entry(tmp_path).detach().steps
+    assert any("Keep the folder" in step for step in steps)
+
+
+def test_without_sinks_nothing_is_written_even_where_nothing_ever_ran(tmp_path):
+    query = undecided(tmp_path)
+    shutil.rmtree(query.path / "onceforall")
+    (query.path / "onceforall").mkdir()
+    query.sinks = dict
+    assert query.detach()[0] is OptionError
+    assert not list((query.path / "onceforall").iterdir())
+
+
+def test_of_a_moved_checkpoint_the_command_that_is_named_works(tmp_path, capsys):
+    query = moved_and_adopted(tmp_path)
+    (query.path / "offsets" / "0").write_text("")
+    command = re.search("'onceforall (.*)'", query.detach(dry_run=True).steps[-1]).group(1)
+    assert main(shlex.split(command)) == 0
+    assert "put back from the commit log" in capsys.readouterr().out
+    assert query.detach(dry_run=True).passed == 0
 
 
 def test_a_dry_run_on_a_power_cut_can_go_on_after_the_command_that_it_names(tmp_path):

@@ -180,6 +180,17 @@ def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp
         checkpoint.move("logs")
     with pytest.raises(OptionError, match="no commit log"):
         move_log(str(tmp_path / "nothing"), str(tmp_path / "elsewhere"))
+    for above in (checkpoint.path, checkpoint.path.parent):
+        with pytest.raises(OptionError, match="lies in .* itself"):
+            checkpoint.move(above)
+    (tmp_path / "used" / "by others").mkdir(parents=True)
+    (tmp_path / "used" / "lost+found").mkdir()
+    with pytest.raises(CheckpointMismatchError, match="holds something else, by others"):
+        checkpoint.move(tmp_path / "used")
+    assert sorted(each.name for each in (tmp_path / "used").iterdir()) == [
+        "by others",
+        "lost+found",
+    ]
     other = Checkpoint(tmp_path / "other")
     other.live(5)
     other.move(tmp_path / "taken")

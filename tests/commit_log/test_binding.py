@@ -421,6 +421,19 @@ def test_a_pointer_leads_to_no_folder_but_one_of_a_log(checkpoint):
             binding.find(home)
 
 
+def test_a_folder_with_something_else_in_it_is_refused(checkpoint, elsewhere):
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "lost+found").mkdir()
+    (elsewhere / "others").mkdir()
+    with pytest.raises(CheckpointMismatchError, match="something else, others. Name"):
+        checkpoint.bind(elsewhere)
+    assert not checkpoint.home.exists()
+    (elsewhere / "others").rmdir()
+    bound = checkpoint.bind(elsewhere)
+    (elsewhere / "others").mkdir()
+    assert checkpoint.bind(elsewhere).id == bound.id
+
+
 def test_a_log_in_its_home_is_not_somewhere_else_behind_a_return(checkpoint, elsewhere):
     home = LocalStore(checkpoint.home)
     repointing.point_nowhere(home, checkpoint.bind(), 3)

@@ -184,9 +184,19 @@ def test_of_racing_processes_one_creates_each_key_and_all_see_the_same(root):
     ],
 )
 def test_a_key_cannot_leave_the_folder(store, key):
-    for operation in (store.read, store.list, store.delete, lambda k: store.create(k, b"")):
+    operations = [store.read, store.delete, lambda k: store.create(k, b"")]
+    if key:
+        operations.append(store.list)
+    for operation in operations:
         with pytest.raises(ProtocolViolationError, match="not a key"):
             operation(key)
+
+
+def test_an_empty_name_lists_the_root(store):
+    assert store.list("") == []
+    store.create(KEY, b"x")
+    store.create("binding.json", b"x")
+    assert store.list("") == ["binding.json", "chains"]
 
 
 @pytest.mark.parametrize("link", ["chains", "chains/00000000", KEY])

@@ -65,7 +65,7 @@ class ScriptedClient:
         self.contents.pop(key, None)
 
     def list(self, folder):
-        prefix = folder + "/"
+        prefix = f"{folder}/" if folder else ""
         rest = [key[len(prefix) :] for key in self.contents if key.startswith(prefix)]
         return sorted({name.partition("/")[0] + "/" * ("/" in name) for name in rest})
 

@@ -12,11 +12,18 @@ from onceforall.driver.log_folder import (
     check_identity,
     check_log,
     check_place,
+    contains,
+    lies_in,
     put_back,
     rows_place,
 )
 from onceforall.driver.settings import Settings
-from onceforall.errors import CheckpointMismatchError, MissingExtraError, UnsupportedQueryError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    MissingExtraError,
+    OptionError,
+    UnsupportedQueryError,
+)
 from onceforall.protocol.entries import Claim
 from onceforall.spark.remote_path import RemotePath
 from onceforall.spark.stores import Stores
@@ -57,6 +64,29 @@ def test_a_store_is_tested_once_by_a_start(tmp_path):
     bind_log(tmp_path, Settings(), stores, tested=True)
     # What binds log and checkpoint is made durable.
     assert stores.only.creates == before + 1
+
+
+def test_a_place_in_which_the_checkpoint_lies_is_none_for_its_log(tmp_path):
+    path = tmp_path / "data" / "cp"
+    path.mkdir(parents=True)
+    for above in (tmp_path, tmp_path / "data", path):
+        with pytest.raises(OptionError, match="lies"):
+            bind_log(path, Settings(commit_log=str(above)), Stores())
+    beside = tmp_path / "data" / "cp-log"
+    assert bind_log(path, Settings(commit_log=str(beside)), Stores()).location == beside.as_uri()
+    remote = RemotePath(ScriptedClient())
+    for above, refused in (("s3a://bucket/checkpoints", True), ("s3a://bucket/check", False)):
+        assert contains(above, remote) == refused
+        assert not lies_in(above, remote)
+    assert lies_in(f"{remote}/logs", remote)
+    assert not lies_in(f"{remote}-logs", remote)
+    assert not contains(f"{remote}-logs", remote)
+
+
+def test_what_an_earlier_release_has_set_aside_is_known_by_its_folder(tmp_path):
+    (tmp_path / "onceforall-detached-4").mkdir()
+    (tmp_path / "onceforall-detached-9.tar.gz").write_text("an archive of it")
+    assert bind_log(tmp_path, Settings(), Stores()).first_generation == 5
 
 
 def test_rows_are_kept_beside_the_log(tmp_path):

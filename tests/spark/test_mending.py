@@ -418,7 +418,7 @@ def test_state_of_a_run_that_has_begun_meanwhile_stays(tmp_path, before_it_is_se
 def put_aside(checkpoint, name, mark="0a0b0c0d"):
     aside = checkpoint.path / mending.SET_ASIDE
     aside.mkdir(exist_ok=True)
-    (checkpoint.path / name).rename(aside / f"{name.replace('/', '.')}.{mark}")
+    (checkpoint.path / name).rename(aside / f"{name.replace('/', '.')}.{mark}.taken")
 
 
 NEEDED = '{"logOffset":3}'
@@ -427,7 +427,6 @@ NEEDED = '{"logOffset":3}'
 @pytest.mark.parametrize(
     ("name", "is_needed"),
     [
-        ("metadata", True),
         ("sources/0/3", True),
         ("sources/0/2.compact", True),
         ("sources/0/4", False),
@@ -459,12 +458,19 @@ def test_what_is_torn_or_of_another_query_or_of_no_decided_batch_is_not_laid_bac
     made = Checkpoint(tmp_path / "cp", offsets=(NEEDED, "-"))
     made.write("sources/0/3", "v1")
     put_aside(made, "sources/0/3")
-    made.write("metadata", json.dumps({"id": "another"}))
-    put_aside(made, "metadata")
     made.write("state/0/0/1.delta", "of a batch that came to nothing")
     put_aside(made, "state")
     assert mending.put_back(made.path).steps == ()
-    assert made.set_aside() == ["metadata", "sources.0.3", "state"]
+    assert not (made.path / "state").exists()
+    assert not (made.path / "sources/0/3").exists()
+
+
+def test_an_id_of_another_query_is_not_laid_back_but_the_logs_own(checkpoint):
+    checkpoint.write("metadata", json.dumps({"id": "another"}))
+    put_aside(checkpoint, "metadata")
+    [step] = mending.put_back(checkpoint.path).steps
+    assert "was set aside" in step
+    assert json.loads(checkpoint.text("metadata")) == {"id": ID}
 
 
 def test_what_has_come_meanwhile_stays_and_the_rest_is_laid_back_beside_it(tmp_path):
@@ -482,6 +488,131 @@ def test_what_has_come_meanwhile_stays_and_the_rest_is_laid_back_beside_it(tmp_p
     }
     assert found == {"a/1": "new", "a/.1.crc": "old", "b/c/2": "old"}
     assert [file.read_text() for file in aside.rglob("*") if file.is_file()] == ["old"]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def killed_at(monkeypatch, name, call):
+    """Kill whoever calls a function of ``repairs`` so often."""
+    real, calls = getattr(repairs, name), []
+
+    def dying(*args):
+        calls.append(args)
+        if len(calls) == call:
+            raise Killed
+        return real(*args)
+
+    monkeypatch.setattr(repairs, name, dying)
+
+
+@pytest.mark.parametrize("lost", [None, "offsets/0"])
+@pytest.mark.parametrize("torn", ["metadata", "offsets/1"])
+@pytest.mark.parametrize("where", ["_create", "_settle"])
+def test_whoever_is_killed_between_set_aside_and_put_back_is_gone_on_from(
+    checkpoint, monkeypatch, torn, where, lost
+):
+    """Also where the disk is full then, and where not all is there that a missing plan needs."""
+    before = checkpoint.text(torn)
+    checkpoint.write(torn, "")
+    if lost is not None:
+        checkpoint.lose(lost)
+    with monkeypatch.context() as patched:
+        killed_at(patched, where, 1)
+        with pytest.raises(Killed):
+            mending.mend(checkpoint.path)
+    assert not (checkpoint.path / torn).exists()
+    assert any(torn in step for step in mending.put_back(checkpoint.path).steps)
+    assert checkpoint.text(torn) == before
+    assert mending.put_back(checkpoint.path).steps == ()
+
+
+def test_state_that_was_set_aside_rightly_stays_there_when_a_batch_is_decided_without_any(
+    tmp_path, monkeypatch
+):
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", "")
+    made.write("state/0/0/1.delta", "of a batch that came to nothing")
+    for killed in (True, False):
+        with monkeypatch.context() as patched:
+            if killed:
+                killed_at(patched, "_settle", 2)
+                with pytest.raises(Killed):
+                    mending.put_back(made.path)
+            else:
+                [step] = mending.put_back(made.path).steps
+                assert "stays set aside in" in step
+    assert not (made.path / "state").exists()
+    made.write("offsets/0", PLAN)
+    generation = made.log.claim(Claim(ID, "run", str(made.path))).generation
+    made.log.append(generation, Commit(0, OFFSETS, {}, header=HEADER))
+    assert mending.put_back(made.path).steps == ()
+    assert not (made.path / "state").exists()
+
+
+@pytest.mark.parametrize("call", range(1, 7))
+def test_a_lay_back_that_was_killed_is_finished(tmp_path, monkeypatch, call):
+    made = Checkpoint(tmp_path / "cp")
+    for file in ("0/0/2.delta", "0/1/2.delta", "0/_metadata/metadata", "0/0/_metadata/schema"):
+        made.write(f"state/{file}", file)
+    before = made.files()
+    put_aside(made, "state")
+    with monkeypatch.context() as patched:
+        killed_at(patched, "sync_folder", call)
+        with pytest.raises(Killed):
+            mending.put_back(made.path)
+    mending.put_back(made.path)
+    assert made.files() == before
+    assert mending.put_back(made.path).steps == ()
+    assert made.set_aside() == []
+
+
+@pytest.mark.parametrize("boot", ["of this machine", "before"])
+def test_state_of_an_undecided_first_batch_goes_where_the_machine_was_started_since(
+    tmp_path, monkeypatch, boot
+):
+    """Spark checks what its schema says, and it may be torn in any way."""
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", PLAN)
+    made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
+    made.write("state/0/0/_metadata/schema", "half of i")
+    made.log.claim(Claim(ID, "run", str(made.path), boot_id=boot))
+    monkeypatch.setattr(mending, "boot_id", lambda: "of this machine")
+    steps = mending.put_back(made.path).steps
+    assert (made.path / "state").exists() == (boot == "of this machine")
+    assert len(steps) == (boot == "before")
+
+
+def test_what_can_not_be_read_is_named_and_not_taken_for_torn(checkpoint, monkeypatch):
+    files = ("metadata", "offsets/1", "commits/0")
+    read = type(checkpoint.path).read_bytes
+    for name in files:
+        before = checkpoint.files()
+
+        def refused(self, name=name):
+            if str(self).endswith(f"/{name}"):
+                raise PermissionError(13, "Permission denied", str(self))
+            return read(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(checkpoint.path), "read_bytes", refused)
+            patched.setattr(
+                type(checkpoint.path),
+                "read_text",
+                lambda self, encoding="utf-8", refused=refused: refused(self).decode(encoding),
+            )
+            with pytest.raises(CommitLogError, match=f"{name} Permission denied"):
+                mending.put_back(checkpoint.path)
+        assert checkpoint.files() == before
+
+
+def test_a_file_that_is_wrong_in_two_ways_is_mended_once(checkpoint):
+    checkpoint.write("offsets/1", PLAN.replace(":3", ":4"))
+    checkpoint.write("offsets/2", "")
+    steps = mending.mend(checkpoint.path, dry_run=True).steps
+    assert len({step.partition(" ")[0] for step in steps}) == len(steps) == 2
+    assert mending.mend(checkpoint.path).steps == steps
 
 
 def test_runs_that_start_again_and_again_are_told(checkpoint, monkeypatch):

@@ -22,10 +22,11 @@ def plan(batch, upto=None):
     return "\n".join([*HEADER, *offsets(batch if upto is None else upto)]).encode()
 
 
-@pytest.fixture
-def checkpoint():
+@pytest.fixture(params=["s3a", "hdfs"])
+def checkpoint(request):
     """Batches 0 to 3 are decided and complete; Spark has planned and finished all of them."""
     place = RemotePath(ScriptedClient())
+    place.client.url = f"{request.param}://place/checkpoints/ads"
     contents = place.client.contents
     contents["metadata"] = f'{{"id":"{QUERY}"}}'.encode()
     bound = binding.bind(store_at(place / "onceforall"), str(place), None, query_id=QUERY)
@@ -91,10 +92,13 @@ def test_a_plan_that_another_run_has_made_and_decided_meanwhile_stays(
     contents = checkpoint.client.contents
     contents["offsets/4"] = b"v1"
     log = binding.find(store_at(checkpoint / "onceforall")).log()
-    real = repairs._set_aside
+    client = checkpoint.client
+    # Before the file goes: on HDFS by another name, elsewhere by its deletion.
+    step = "move" if client.url.startswith("hdfs") else "delete"
+    real = getattr(client, step)
 
-    def woken(path, target):
-        monkeypatch.setattr(repairs, "_set_aside", real)
+    def woken(*names):
+        monkeypatch.setattr(client, step, real)
         contents["offsets/4"] = plan(4)
         generation = log.claim(Claim(QUERY, "run", str(checkpoint), "tests")).generation
         log.seal_below(generation)
@@ -102,14 +106,66 @@ def test_a_plan_that_another_run_has_made_and_decided_meanwhile_stays(
             generation,
             Commit(4, offsets(4), {"out": ()}, {"out/0": (Digest(1, 1),)}, header=HEADER),
         )
-        done = real(path, target)
+        real(*names)
         if back:
             contents["offsets/4"] = plan(4) + b"\n-"
-        return done
 
-    monkeypatch.setattr(repairs, "_set_aside", woken)
+    monkeypatch.setattr(client, step, woken)
     mending.put_back(checkpoint)
     assert contents["offsets/4"].startswith(plan(4))
+
+
+def test_on_an_object_store_neither_state_nor_what_sources_have_noted_is_taken_away(checkpoint):
+    """There no file is torn, and whoever stands still would delete another one."""
+    contents = checkpoint.client.contents
+    for key in [key for key in contents if key.startswith("onceforall/chains")]:
+        del contents[key]
+    log = binding.find(store_at(checkpoint / "onceforall")).log()
+    log.claim(Claim(QUERY, "run", str(checkpoint), "tests"))
+    for key in [key for key in contents if key.startswith(("offsets/", "commits/"))]:
+        del contents[key]
+    contents["sources/0/1"] = contents["state/0/0/1.delta"] = b""
+    steps = mending.put_back(checkpoint).steps
+    taken = checkpoint.client.url.startswith("hdfs")
+    assert len(steps) == 2 * taken
+    assert ("sources/0/1" in contents) == ("state/0/0/1.delta" in contents) == (not taken)
+
+
+@pytest.mark.parametrize("torn", ["metadata", "offsets/3"])
+def test_a_store_that_fails_between_two_steps_is_gone_on_with(checkpoint, monkeypatch, torn):
+    client, contents = checkpoint.client, checkpoint.client.contents
+    before = contents[torn]
+    del contents["commits/3"]
+    contents[torn] = b"{"
+    if torn != "metadata":
+        # A missing plan is put back only where this is there.
+        del contents["offsets/2"]
+
+    def refused(*_):
+        raise CommitLogError("cannot create: The store is overloaded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repairs, "_create", refused)
+        patched.setattr(client, "replace", refused)
+        with pytest.raises(CommitLogError, match="overloaded"):
+            mending.put_back(checkpoint)
+    assert mending.put_back(checkpoint).steps
+    assert contents[torn] == before
+
+
+def test_what_another_mender_has_moved_is_judged_again(checkpoint, monkeypatch):
+    contents, client = checkpoint.client.contents, checkpoint.client
+    contents["offsets/4"] = b"v1"
+    client.url = "hdfs://place/checkpoints/ads"
+    move = client.move
+
+    def slower(key, to):
+        monkeypatch.setattr(client, "move", move)
+        del contents["offsets/4"]
+        raise CommitLogError("cannot move: FileNotFoundException")
+
+    monkeypatch.setattr(client, "move", slower)
+    assert mending.put_back(checkpoint).steps == ()
 
 
 def test_a_log_that_can_not_be_read_for_a_moment_ends_the_start(checkpoint, monkeypatch):

@@ -29,6 +29,11 @@ def add_commands(groups: Any) -> None:
         metavar="FOLDER",
         help="where the commit log lies; the checkpoint's pointer says so too",
     )
+    mend.add_argument(
+        "--adopt-checkpoint",
+        action="store_true",
+        help="the checkpoint was moved here, and the old one will never run again",
+    )
     add_store_settings(mend)
     mend.add_argument("--dry-run", action="store_true", help="look and tell only")
     mend.set_defaults(run=_mend)
@@ -53,6 +58,7 @@ def _mend(arguments: argparse.Namespace) -> int:
     done = mend(
         arguments.checkpoint,
         commit_log=arguments.commit_log,
+        adopt_checkpoint=arguments.adopt_checkpoint,
         dry_run=arguments.dry_run,
         settings=store_settings(arguments),
     )

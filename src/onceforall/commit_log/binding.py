@@ -65,6 +65,13 @@ __all__ = [
 ]
 
 
+_OURS = re.compile(
+    r"chains|floors|pointer|rows|again-[0-9]+|binding\.json|onceforall\..*|lost\+found", re.ASCII
+)
+"""What may lie in a folder that is to be a log's: parts of logs, what a test of the store has left,
+and what each file system of its own has."""
+
+
 @dataclass(frozen=True)
 class BoundLog:
     """A checkpoint's log.
@@ -380,6 +387,11 @@ def _prepare(
     """
     found = mark_of(store)
     if found is None:
+        if stranger := foreign_in(store):
+            raise CheckpointMismatchError(
+                f"onceforall.commitLog={wanted}: the folder holds something else, {stranger}. Name "
+                "an empty folder."
+            )
         if has_entries(store, 0) or store.list("chains"):
             raise CheckpointMismatchError(
                 f"onceforall.commitLog={wanted}: the folder holds a commit log that is not bound "
@@ -483,6 +495,14 @@ def _already_here(home: Store, wanted: str) -> CheckpointMismatchError:
         "move the log, stop the query, detach the checkpoint (onceforall detach), and start with "
         "the option."
     )
+
+
+def foreign_in(store: Store) -> str:
+    """Return the name of something in a folder that is no part of a commit log; empty: there is
+    nothing else.
+    """
+    names = (name.rstrip("/") for name in store.list(""))
+    return next((name for name in names if not _OURS.fullmatch(name)), "")
 
 
 def has_entries(store: Store, first_generation: int) -> bool:

@@ -7,7 +7,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from onceforall.commit_log.binding import BoundLog, checkpoint_of, has_entries, location_of
+from onceforall.commit_log.binding import (
+    BoundLog,
+    checkpoint_of,
+    foreign_in,
+    has_entries,
+    location_of,
+)
 from onceforall.commit_log.pointers import (
     Pointer,
     create_pointer,
@@ -82,6 +88,10 @@ def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
     """
     found = mark_of(store)
     if found is None:
+        if stranger := foreign_in(store):
+            raise CheckpointMismatchError(
+                f"{store.describe('')} holds something else, {stranger}. Name an empty folder."
+            )
         if has_entries(store, bound.first_generation) or store.list("chains"):
             raise CheckpointMismatchError(
                 f"{store.describe('')} holds a commit log that is not this checkpoint's. Name an "
@@ -157,7 +167,7 @@ def point_home(home: Store, bound: BoundLog, source: str) -> None:
     have done so.
 
     Raises:
-        CheckpointMismatchError: nothing is being moved here.
+        CheckpointMismatchError: nothing is being moved here, or another checkpoint.
     """
     pointer = newest_pointer(home)
     if pointer is None:
@@ -165,8 +175,14 @@ def point_home(home: Store, bound: BoundLog, source: str) -> None:
             f"{source} was moved to {checkpoint_of(home)}, and isn't there any more. Put that "
             "folder back."
         )
-    if pointer.moving != source:
+    if pointer.moving is None:
         return
+    if pointer.moving != source:
+        raise CheckpointMismatchError(
+            f"{checkpoint_of(home)} is the place to which the checkpoint {pointer.moving} is being "
+            f"moved, and this is {source}. If it was renamed since, give it its name back, and "
+            "repeat the command with that."
+        )
     create_pointer(home, replace(_next(pointer, bound), keep_ends=keeps_ends(home), moving=None))
 
 

@@ -143,6 +143,11 @@ def bind_log(
             "itself. Leave the option out: that is where the "
             "commit log is by default."
         )
+    if wanted is not None and contains(wanted, checkpoint):
+        raise OptionError(
+            f"onceforall.commitLog={settings.commit_log} is a folder in which the checkpoint "
+            f"{checkpoint} lies. Name a folder of the log's own, outside of the checkpoint."
+        )
     pointers = (
         binding.pointer_of(store_at(folder))
         for folder in spark_checkpoint.detached_logs(checkpoint)
@@ -288,3 +293,10 @@ def lies_in(location: str, checkpoint: AnyPath) -> bool:
     if isinstance(checkpoint, RemotePath):
         return f"{location}/".startswith(f"{checkpoint}/")
     return is_local(location) and binding.log_path(location).is_relative_to(checkpoint)
+
+
+def contains(location: str, checkpoint: AnyPath) -> bool:
+    """Tell whether a checkpoint lies in the place of a log (a URL)."""
+    if isinstance(checkpoint, RemotePath):
+        return f"{checkpoint}/".startswith(f"{location}/")
+    return is_local(location) and checkpoint.is_relative_to(binding.log_path(location))

@@ -23,11 +23,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from onceforall.common.machine import boot_id
 from onceforall.spark.remote_path import AnyPath
 
 __all__ = ["Place", "here", "storage_of"]
@@ -65,7 +65,7 @@ def here(checkpoint: AnyPath) -> Place:
     What can't be found out is left out; nothing is raised.
     """
     storage = storage_of(checkpoint) if isinstance(checkpoint, Path) else {}
-    return Place(socket.gethostname(), _boot_id(), storage)
+    return Place(socket.gethostname(), boot_id(), storage)
 
 
 def storage_of(
@@ -139,22 +139,3 @@ def _serial(device: int, sysfs: Path) -> Mapping[str, str]:
                 return {}
             return {key: serial} if serial else {}
     return {}
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        pass
-    try:
-        # macOS tells it here; elsewhere there is no such name, or no such program.
-        told = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
-            capture_output=True,
-            check=False,
-            timeout=5,
-            text=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return told.stdout.strip()

@@ -52,6 +52,7 @@ from onceforall.errors import (
     TransactionLostError,
 )
 from onceforall.failpoints import points as failpoints
+from onceforall.operate.moving import missing_id
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Commit, Committable, Digest
 from onceforall.protocol.history import Decided
@@ -167,7 +168,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     report = _Report(dry_run)
     mended = mending.put_back(path, wanted, stores=stores, adopt=adopt_checkpoint, dry_run=dry_run)
     if dry_run and mended.steps:
-        return _foresee_mending(path, mended, report)
+        return _foresee_mending(path, mended, report, adopt=adopt_checkpoint)
     for step in mended.steps:
         report.say(step)
     query_id = _check_is_one(path)
@@ -203,7 +204,8 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         if dry_run:
             report.say(f"What is left: {_FORESEEN_END}.{_elsewhere(bound, 'would stay')}")
             return Detachment(tuple(report.steps))
-        return Detachment(tuple(report.steps), log=_finish(home, bound, left[0], report))
+        folder = _finish(home, bound, left[0], report)
+        return Detachment(tuple(report.steps), log=folder)
     log = bound.log()
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
     config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
@@ -234,6 +236,11 @@ def _check_arguments(
 ) -> Collection[str]:
     if not isinstance(sinks, Mapping):
         raise arguments.wrong("sinks", sinks, "a dictionary from name to sink: {'name': sink}")
+    if not sinks:
+        raise OptionError(
+            "No sinks: detaching needs the query's sinks by name, to complete and abort what is "
+            "open there."
+        )
     for name, sink in sinks.items():
         arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
     names = arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts")
@@ -248,6 +255,8 @@ def _check_arguments(
 
 def _check_is_one(path: AnyPath) -> str:
     query_id = spark_checkpoint.query_id(path)
+    if query_id is None and (path / spark_checkpoint.LOG_FOLDER).is_dir():
+        raise OptionError(missing_id(path))
     if query_id is None:
         raise OptionError(
             f"{path} is no checkpoint of a streaming query: it has no file 'metadata'. Name the "
@@ -268,11 +277,6 @@ def _checked(
     """Refuse names that can't be right, and sinks that don't answer, while nothing has been
     changed; return copies of one's own.
     """
-    if not sinks:
-        raise OptionError(
-            "No sinks: detaching needs the query's sinks by name, to complete and abort what is "
-            "open there."
-        )
     decided = log.look().decided
     missing = sorted(_names(decided.commit) - set(sinks)) if decided is not None else []
     if missing and decided is not None:
@@ -325,7 +329,9 @@ def _run_config(
     )
 
 
-def _foresee_mending(path: AnyPath, mended: mending.Mended, report: _Report) -> Detachment:
+def _foresee_mending(
+    path: AnyPath, mended: mending.Mended, report: _Report, *, adopt: bool
+) -> Detachment:
     """Say which files of Spark's would be put back first.
 
     The rest depends on what they say, and isn't foretold.
@@ -335,8 +341,8 @@ def _foresee_mending(path: AnyPath, mended: mending.Mended, report: _Report) -> 
         report.say(step)
     report.say(
         "What is done then depends on these files. To be told, run 'onceforall checkpoint mend "
-        f"{path}', which does this step alone, and then the dry "
-        "run again."
+        f"{path}{' --adopt-checkpoint' if adopt else ''}', which does this step alone, and then "
+        "the dry run again."
     )
     return Detachment(tuple(report.steps))
 

@@ -34,7 +34,7 @@ from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.store import keeps_ends
 from onceforall.common import arguments
 from onceforall.driver import place
-from onceforall.driver.log_folder import lies_in
+from onceforall.driver.log_folder import contains, lies_in
 from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.judgement import judge_claim
@@ -96,6 +96,10 @@ def move_log(
         raise OptionError(
             f"{location} lies in the checkpoint {path} itself. Name a folder outside of it."
         )
+    if contains(location, path):
+        raise OptionError(
+            f"The checkpoint {path} lies in {location} itself. Name a folder of the log's own."
+        )
     home = store_at(path / spark_checkpoint.LOG_FOLDER)
     bound, query_id = bound_log(path, stores)
     target = stores.open(location)
@@ -151,12 +155,22 @@ def bound_log(path: AnyPath, stores: Stores) -> tuple[binding.BoundLog, str]:
     """
     bound = binding.find(store_at(path / spark_checkpoint.LOG_FOLDER), open_store=stores.open)
     query_id = spark_checkpoint.query_id(path)
+    if bound is not None and query_id is None:
+        raise OptionError(missing_id(path))
     if bound is None or query_id is None:
         raise OptionError(
             f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' "
             "with entries). Name the folder that is the query's checkpointLocation."
         )
     return bound, query_id
+
+
+def missing_id(path: AnyPath) -> str:
+    """Return what is to be said of a checkpoint of ours without an id."""
+    return (
+        f"{path / 'metadata'} is missing, which names the query. Put the file back from a backup: "
+        "the commit log has the id, in its entries CLAIM."
+    )
 
 
 def copy_log(

@@ -42,6 +42,7 @@ from onceforall.errors import (
 from onceforall.operate import moving
 from onceforall.protocol.entries import Claim
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import mending
 from onceforall.spark.commits import sync_folder
 from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
 from onceforall.spark.stores import Stores
@@ -102,6 +103,8 @@ def move_checkpoint(
     new = stores.checkpoint(_absolute(arguments.path("to", to)))
     if f"{new}/".startswith(f"{old}/") or f"{old}/".startswith(f"{new}/"):
         raise OptionError(f"{new} and {old} lie in each other. Name a folder outside of it.")
+    # A new place gets none of what was set aside, and that may be needed.
+    mending.put_back(old, stores=stores)
     bound, query_id = moving.bound_log(old, stores)
     unfinished = moving.moved_before(bound)
     home = store_at(new / spark_checkpoint.LOG_FOLDER)

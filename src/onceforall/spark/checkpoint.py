@@ -211,9 +211,8 @@ def detached_logs(checkpoint: AnyPath) -> list[Path]:
     """
     if isinstance(checkpoint, RemotePath):
         return []
-    return sorted(
-        checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns
-    )
+    folders = (each for each in checkpoint.glob(f"{DETACHED_PREFIX}*") if each.is_dir())
+    return sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)
 
 
 def detached_generation(checkpoint: AnyPath) -> int:

@@ -17,7 +17,7 @@ from onceforall.protocol.entries import Commit
 from onceforall.protocol.history import Decided
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.remote_path import AnyPath, RemotePath, files_below
-from onceforall.spark.repairs import SET_ASIDE, Repair
+from onceforall.spark.repairs import Repair, keeps_no_torn_file, set_aside_under
 
 __all__ = ["Known", "id_in", "needed", "planned_anew"]
 
@@ -33,6 +33,9 @@ class Known:
     generation: int | None = None
     """The newest that was claimed before all else was looked at."""
     log: CommitLog | None = None
+    was_cut_off: bool = False
+    """The newest run claimed before this machine was started, or on another one: what Spark had
+    written and nobody had synced may be torn, in ways that can't be told from the file."""
 
     @property
     def commit(self) -> Commit | None:
@@ -46,8 +49,8 @@ def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     commit = known.commit
     last = -1 if commit is None else commit.batch
     if commit is not None:
-        repairs += _plan_of_decided(checkpoint, commit)
-        repairs += _plan_before(checkpoint, known)
+        plan = _plan_of_decided(checkpoint, commit)
+        repairs += [*plan, *_plan_before(checkpoint, known, will_be_there=bool(plan))]
         # Those behind a whole one are whole, or nobody reads them.
         newest_first = (
             file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last
@@ -65,9 +68,10 @@ def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     finished = max(last, spark_checkpoint.last_committed(checkpoint))
     is_new = finished < 0
     repairs += _undecided_plans(checkpoint, commit, finished)
-    repairs += _source_logs(checkpoint, commit, is_new=is_new)
-    if is_new:
-        repairs += _state_of_nothing(checkpoint)
+    if not keeps_no_torn_file(checkpoint):
+        repairs += _source_logs(checkpoint, commit, is_new=is_new)
+        if is_new:
+            repairs += _state_of_nothing(checkpoint, known)
     return repairs
 
 
@@ -129,13 +133,16 @@ def _lacks_input(
 def _offsets_in(file: AnyPath) -> tuple[str, ...]:
     try:
         return spark_checkpoint.lines_of(file.read_bytes().decode())[2:]
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return ()
 
 
 def _identity(checkpoint: AnyPath, known: Known) -> list[Repair]:
     file = checkpoint / "metadata"
-    if not file.exists() or id_in(file) is not None:
+    there = file.exists()
+    if there and id_in(file) is not None:
+        return []
+    if not there and (known.query_id is None or not set_aside_under(checkpoint, "metadata")):
         # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the
         # start refuses that.
         return []
@@ -143,7 +150,7 @@ def _identity(checkpoint: AnyPath, known: Known) -> list[Repair]:
     return [
         Repair(
             file,
-            "is torn, and holds the query's id",
+            f"is {'torn' if there else 'missing, and was set aside'}, and holds the query's id",
             content.encode(),
             is_bad=lambda there: id_in(there) is None,
         )
@@ -155,35 +162,35 @@ def _taken_away(checkpoint: AnyPath, known: Known) -> list[Repair]:
     folder of what was set aside: whoever put it there was killed before he saw that it was another
     one by then.
     """
-    aside = checkpoint / SET_ASIDE
-    there: list[AnyPath] = []
-    if aside.is_dir():
-        there += sorted(aside.iterdir(), key=str)
     commit = known.commit
-    found: dict[AnyPath, AnyPath] = {}
-    for each in there:
-        name = each.name.rpartition(".")[0]
-        place = _needed_there(checkpoint, name, commit)
-        if place is None or place.exists():
-            continue
-        if name == "metadata":
-            is_whole = known.query_id is not None and id_in(each) == known.query_id
-        elif name == "state":
-            assert commit is not None
-            version = str(commit.batch + 1)
-            is_whole = any(file.name.partition(".")[0] == version for file in files_below(each))
-        else:
-            is_whole = _is_entry(each, lines=2, source=True)
-        if is_whole:
-            found[place] = each
+    repairs = []
     why = "is missing; somebody has set it aside and was killed before he saw that it was needed"
-    return [Repair(place, why, lies_in=each) for place, each in found.items()]
+    for name, each, was_looked_at in set_aside_under(checkpoint):
+        place = None if was_looked_at else _needed_there(checkpoint, name, commit)
+        if place is None:
+            continue
+        if name == "state":
+            assert commit is not None
+            # Whoever was laying it back may have been killed, too.
+            is_whole = any(
+                file.name.partition(".")[0] == str(commit.batch + 1)
+                and not _at(place, file, each).exists()
+                for file in files_below(each)
+            )
+        else:
+            is_whole = not place.exists() and _is_entry(each, lines=2, source=True)
+        if is_whole:
+            repairs.append(Repair(place, why, lies_in=each))
+    return repairs
+
+
+def _at(place: AnyPath, file: AnyPath, folder: AnyPath) -> AnyPath:
+    """Return where a file of a folder lies in another place of that folder."""
+    return place / str(file).removeprefix(f"{folder}/")
 
 
 def _needed_there(checkpoint: AnyPath, name: str, commit: Commit | None) -> AnyPath | None:
     """Return the place of what was set aside under a name, where the decided batch needs it."""
-    if name == "metadata":
-        return checkpoint / name
     if commit is None:
         return None
     if name == "state":
@@ -210,7 +217,9 @@ def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[Repair]:
             return []
         why = f"is torn, though batch {commit.batch} is decided"
         return [Repair(file, why, _plan(checkpoint, commit), is_bad=is_bad)]
-    if not _leads_up_to(checkpoint, commit):
+    if not _leads_up_to(checkpoint, commit) and not set_aside_under(
+        checkpoint, f"offsets/{commit.batch}"
+    ):
         # No loss of power: the checkpoint was restored, edited or mixed. Spark can't run this batch
         # here, and the start refuses the one that it asks for.
         return []
@@ -221,7 +230,7 @@ def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[Repair]:
     ]
 
 
-def _plan_before(checkpoint: AnyPath, known: Known) -> list[Repair]:
+def _plan_before(checkpoint: AnyPath, known: Known, *, will_be_there: bool) -> list[Repair]:
     """Return the repair of the plan before the last decided one, behind which Spark begins: where
     it isn't there, but its decision is. It has been set aside by somebody who stood still since
     that was right, and was killed before he saw that it wasn't any more.
@@ -230,7 +239,8 @@ def _plan_before(checkpoint: AnyPath, known: Known) -> list[Repair]:
     assert known.log is not None
     batch = known.decided.commit.batch
     file = checkpoint / "offsets" / str(batch - 1)
-    if batch == 0 or file.exists() or not (checkpoint / "offsets" / str(batch)).exists():
+    is_there = will_be_there or (checkpoint / "offsets" / str(batch)).exists()
+    if batch == 0 or file.exists() or not is_there:
         return []
     before = _decided_before(known.log, known.decided)
     if before is None or not before.header:
@@ -314,22 +324,27 @@ def _header_like_before(checkpoint: AnyPath, commit: Commit) -> tuple[str, ...]:
     return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
-def _state_of_nothing(checkpoint: AnyPath) -> list[Repair]:
+def _state_of_nothing(checkpoint: AnyPath, known: Known) -> list[Repair]:
     """Return the repairs of state where no batch is decided or finished; Spark begins anew with
     none, or runs its first batch again.
     """
     state = checkpoint / "state"
-    if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
-        return (
-            [Repair(state, "belongs to a batch that is not planned any more")]
-            if spark_checkpoint.keeps_state(checkpoint)
-            else []
-        )
-    return [
-        Repair(file, "is empty, and no batch is decided", is_bad=lambda there: not _size(there))
-        for file in files_below(state)
-        if not _size(file)
+    rightly = [
+        Repair(state, "belongs to no batch that is decided", lies_in=each, stays=True)
+        for _, each, was_looked_at in set_aside_under(checkpoint, "state")
+        if not was_looked_at and not state.exists()
     ]
+    if not spark_checkpoint.keeps_state(checkpoint):
+        return rightly
+    if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
+        return [*rightly, Repair(state, "belongs to a batch that is not planned any more")]
+    if known.was_cut_off:
+        # Of what the run before the boot has written, any may be torn, and nobody needs it.
+        why = "was written before the machine was started, and no batch is decided"
+        return [*rightly, Repair(state, why)]
+    empty = (file for file in files_below(state) if not _size(file))
+    why = "is empty, and no batch is decided"
+    return [*rightly, *(Repair(each, why, is_bad=lambda there: not _size(there)) for each in empty)]
 
 
 def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) -> list[Repair]:
@@ -424,10 +439,14 @@ def planned_anew(checkpoint: AnyPath, known: Known) -> list[Repair]:
 
 
 def id_in(file: AnyPath) -> str | None:
-    """Return the query's id in Spark's file ``metadata``; None: it can't be read, or has none."""
+    """Return the query's id in Spark's file ``metadata``; None: it isn't there, or has none.
+
+    Raises:
+        OSError: it can't be read.
+    """
     try:
         return str(json.loads(file.read_text(encoding="utf-8"))["id"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -448,7 +467,7 @@ def _is_entry(file: AnyPath, *, lines: int, source: bool = False) -> bool:
     """
     try:
         text = file.read_bytes().decode()
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return False
     # Spark writes a zero byte in front of a Kafka source's first offsets.
     found = spark_checkpoint.lines_of(text.removeprefix("\0") if source else text)

@@ -28,12 +28,14 @@ batch before it is decided.)
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from onceforall.commit_log import CommitLog, binding
 from onceforall.common import logs
+from onceforall.common.machine import boot_id
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.damages import Known, id_in, needed, planned_anew
@@ -124,6 +126,7 @@ def mend(
     checkpoint: str | os.PathLike[str],
     *,
     commit_log: str | os.PathLike[str] | None = None,
+    adopt_checkpoint: bool = False,
     dry_run: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Mended:
@@ -136,6 +139,7 @@ def mend(
         checkpoint: the query's checkpoint folder.
         commit_log: where the commit log lies; it need not be said, for the checkpoint has a
             pointer.
+        adopt_checkpoint: the checkpoint was moved here, and the old one will never run again.
         dry_run: look and tell only.
         settings: how a checkpoint or a log on a store is reached, by the names of
             ``onceforall.store.*``.
@@ -149,7 +153,7 @@ def mend(
     stores = Stores(None, settings)
     path = stores.checkpoint(os.fspath(checkpoint))
     location = None if commit_log is None else stores.log_location(os.fspath(commit_log))
-    asked = _Asked(path, location, stores)
+    asked = _Asked(path, location, stores, adopt_checkpoint)
 
     def judge() -> tuple[Known, list[Repair]]:
         known = _known(asked)
@@ -181,7 +185,7 @@ def _mended(
             judged = judge()
             if judged is None:
                 return Mended(tuple(done), dry_run)
-            known, repairs = judged
+            known, repairs = judged[0], _once(judged[1])
             if dry_run:
                 return Mended(tuple(map(str, repairs)), dry_run=True)
             for repair in repairs:
@@ -204,6 +208,19 @@ def _mended(
         f"The checkpoint {asked.checkpoint} can't be mended: runs of its query start again and "
         "again meanwhile. Stop the query, and repeat this."
     )
+
+
+def _once(found: Sequence[Repair]) -> list[Repair]:
+    """Return the repairs without those of a file that another one mends: one that is wrong in two
+    ways.
+    """
+    by_place: dict[AnyPath, Repair] = {}
+    for each in found:
+        place = each.lies_in or each.path
+        known = by_place.setdefault(place, each)
+        if known.content is None:
+            by_place[place] = known if each.content is None else each
+    return list(by_place.values())
 
 
 # --- what the log knows ---------------------------------------------------------------------------
@@ -257,4 +274,13 @@ def _known(asked: _Asked) -> Known | None:
             f"says {found}: this is another query's log. Put "
             "the checkpoint back that belongs to it."
         )
-    return Known(claim.query_id, history.decided, generation, log)
+    here = boot_id()
+    return Known(
+        claim.query_id,
+        history.decided,
+        generation,
+        log,
+        was_cut_off=bool(here and claim.boot_id)
+        and here != claim.boot_id
+        and isinstance(checkpoint, Path),
+    )

@@ -10,18 +10,25 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from onceforall.common import logs
+from onceforall.common.object_stores import SCHEMES
+from onceforall.errors import CommitLogError
 from onceforall.failpoints import points as failpoints
 from onceforall.spark.commits import sync_folder
 from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below
 
-__all__ = ["SET_ASIDE", "Repair", "carry_out"]
+__all__ = ["SET_ASIDE", "Repair", "carry_out", "keeps_no_torn_file", "set_aside_under"]
 
 logger = logs.logger("onceforall")
 
 SET_ASIDE = "onceforall-set-aside"
 """The folder of a checkpoint for files that were in the way."""
+
+
+_TAKEN = ".taken"
+"""How the name of what was set aside ends until it was looked at there."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +45,49 @@ class Repair:
     when it was judged."""
     lies_in: AnyPath | None = None
     """Where it lies in the folder of what was set aside: from there it goes back to its place."""
+    stays: bool = False
+    """It was set aside rightly, by somebody who was killed before he had looked: it stays there."""
 
     def __str__(self) -> str:
         if self.lies_in is not None:
-            return f"{self.path} {self.why}: laid back from {self.lies_in}."
+            done = "stays set aside in" if self.stays else "laid back from"
+            return f"{self.path} {self.why}: {done} {self.lies_in}."
         there = self.path.exists()
-        done = ["set aside"] * there + ["put back from the commit log"] * (self.content is not None)
-        return f"{self.path} {self.why}: {' and '.join(done)}."
+        steps = ["set aside"] * there + ["put back from the commit log"] * (
+            self.content is not None
+        )
+        return f"{self.path} {self.why}: {' and '.join(steps) or 'it is gone'}."
+
+
+def set_aside_under(checkpoint: AnyPath, name: str = "") -> list[tuple[str, AnyPath, bool]]:
+    """Return what was set aside in a checkpoint: of each its name there, with dots for slashes,
+    where it lies, and whether that was looked at since.
+
+    Args:
+        checkpoint: its folder.
+        name: of a file, such as ``offsets/1``, or of a folder; empty: all.
+    """
+    aside = checkpoint / SET_ASIDE
+    there: list[AnyPath] = [*aside.iterdir()] if aside.is_dir() else []
+    found: list[tuple[str, AnyPath, bool]] = []
+    for each in sorted(there, key=str):
+        base, _, _ = each.name.removesuffix(_TAKEN).rpartition(".")
+        if not name or base == name.replace("/", "."):
+            found.append((base, each, not each.name.endswith(_TAKEN)))
+    return found
+
+
+def keeps_no_torn_file(checkpoint: AnyPath) -> bool:
+    """Tell whether it lies on an object store: there a file is whole, or isn't there; and nothing
+    can be given another name, so that what is deleted may be another file than the one that was
+    looked at.
+    """
+    return isinstance(checkpoint, RemotePath) and urlsplit(checkpoint.client.url).scheme in SCHEMES
 
 
 def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bool]) -> bool:
     """Set the file aside and write what is to stand there; False where somebody was faster, and
-    it lies where it was.
+    it lies where it was, or is put back from the log when all is judged again.
 
     Args:
         repair: what is to be done.
@@ -59,18 +97,27 @@ def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bo
     path = repair.path
     failpoints.hit("mend.before")
     if repair.lies_in is not None:
-        _lay_back(repair.lies_in, path)
-        return True
-    if path.exists():
-        name = str(path).removeprefix(f"{checkpoint}/").replace("/", ".")
-        target = checkpoint / SET_ASIDE / f"{name}.{secrets.token_hex(4)}"
-        if not _set_aside(path, target):
+        if not repair.stays:
+            _lay_back(repair.lies_in, path)
+        elif not is_unchanged():
             return False
-        is_bad = is_unchanged() if repair.is_bad is None else repair.is_bad(target)
+        else:
+            _settle(repair.lies_in)
+        return True
+    name = str(path).removeprefix(f"{checkpoint}/").replace("/", ".")
+    target = checkpoint / SET_ASIDE / f"{name}.{secrets.token_hex(4)}"
+    if keeps_no_torn_file(path):
+        return _replaced(repair, target, is_unchanged)
+    if path.exists():
+        taken = target.with_name(f"{target.name}{_TAKEN}")
+        if not _set_aside(path, taken):
+            return False
+        is_bad = is_unchanged() if repair.is_bad is None else repair.is_bad(taken)
         if not is_bad:
-            _lay_back(target, path)
+            _lay_back(taken, path)
             return False
         failpoints.hit("mend.set_aside")
+        _settle(taken)
     if isinstance(path, Path):
         # With a stale checksum Spark would take what is written next for damaged; without one,
         # nothing is checked.
@@ -79,6 +126,30 @@ def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bo
         _create(path, repair.content)
         failpoints.hit("mend.put_back")
     return True
+
+
+def _replaced(repair: Repair, target: AnyPath, is_unchanged: Callable[[], bool]) -> bool:
+    """Do it on an object store: a copy is set aside, and what is decided goes over the file.
+
+    Of what is only to go, another one may be deleted in its place, for this may stand still at any
+    moment. Only plans are, and those that are decided by then are put back from the log.
+    """
+    path = repair.path
+    assert isinstance(path, RemotePath)
+    assert isinstance(target, RemotePath)
+    content = path.client.read(path.key)
+    if content is not None:
+        is_bad = is_unchanged() if repair.is_bad is None else repair.is_bad(path)
+        if not is_bad:
+            return False
+        target.client.create(target.key, content)
+        failpoints.hit("mend.set_aside")
+    if repair.content is not None:
+        path.client.replace(path.key, repair.content)
+        failpoints.hit("mend.put_back")
+        return True
+    path.client.delete(path.key)
+    return is_unchanged()
 
 
 def _set_aside(path: AnyPath, target: AnyPath) -> bool:
@@ -93,25 +164,47 @@ def _set_aside(path: AnyPath, target: AnyPath) -> bool:
         path.rename(target)
     except FileNotFoundError:
         return False
+    except CommitLogError:
+        if path.exists():
+            raise
+        # Another one has done the same.
+        return False
     sync_folder(target.parent)
     sync_folder(target.parent.parent)
     sync_folder(path.parent)
     return True
 
 
+def _settle(taken: AnyPath) -> None:
+    """Let what was looked at stay where it is; another one may have done so."""
+    with contextlib.suppress(FileNotFoundError):
+        if isinstance(taken, RemotePath):
+            taken.rename(taken.with_name(taken.name.removesuffix(_TAKEN)))
+        else:
+            taken.rename(taken.with_name(taken.name.removesuffix(_TAKEN)))
+
+
 def _lay_back(target: AnyPath, path: AnyPath) -> None:
     """Undo ``_set_aside``, file by file where something has come in its place, which stays."""
     if isinstance(target, RemotePath):
         assert isinstance(path, RemotePath)
-        for remote in [target] if not target.is_dir() else files_below(target):
+        inside = files_below(target) if target.is_dir() else [target]
+        for remote in sorted(inside, key=lambda file: (file.name[:1].isdecimal(), str(file))):
             assert isinstance(remote, RemotePath)
             there = RemotePath(path.client, path.key + remote.key.removeprefix(target.key))
             if not there.exists():
                 remote.rename(there)
+        _settle(target)
         return
     assert isinstance(path, Path)
     path.parent.mkdir(exist_ok=True)
-    for file in [target, *target.rglob("*")]:
+    everything = sorted(target.rglob("*"))
+    # Those with a version last: by them whoever goes on with this knows what is in there.
+    files = sorted(
+        (each for each in everything if not each.is_dir()),
+        key=lambda each: each.name[:1].isdecimal(),
+    )
+    for file in [target, *(each for each in everything if each.is_dir()), *files]:
         place = path / file.relative_to(target)
         if file.is_dir():
             place.mkdir(exist_ok=True)
@@ -125,8 +218,10 @@ def _lay_back(target: AnyPath, path: AnyPath) -> None:
         for folder in sorted(target.rglob("*"), reverse=True):
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        with contextlib.suppress(OSError):
+        try:
             target.rmdir()
+        except OSError:
+            _settle(target)
 
 
 def _create(path: AnyPath, content: bytes) -> None:

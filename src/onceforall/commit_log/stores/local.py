@@ -81,9 +81,9 @@ class LocalStore:
 
     def list(self, folder: str) -> list[str]:
         """Return the names directly in the folder, sorted, without temporary files; an absent
-        folder is empty.
+        folder is empty. An empty name is that of the root.
         """
-        path = self._path(folder)
+        path = self._path(folder) if folder else self._root
         with self._explained("list", path):
             try:
                 with self._opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:

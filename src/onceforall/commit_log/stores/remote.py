@@ -51,8 +51,10 @@ class RemoteStore:
         return self._client.read(self._key(key))
 
     def list(self, folder: str) -> list[str]:
-        """Return the names of the files directly in the folder, sorted; an absent one is empty."""
-        found = self._client.list(self._key(folder))
+        """Return the names of the files directly in the folder, sorted; an absent one is empty. An
+        empty name is that of the root.
+        """
+        found = self._client.list(self._key(folder) if folder else self._prefix.rstrip("/"))
         return [name for name in found if not name.startswith(".")]
 
     def create(
