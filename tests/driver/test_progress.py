@@ -14,8 +14,9 @@ import pytest
 
 import onceforall as ofa
 from onceforall.common import logs
-from onceforall.driver import progress
+from onceforall.driver import progress, query_run
 from onceforall.driver.batch_writer import SparkBatchWriter
+from onceforall.driver.coordinator import Coordinator
 from onceforall.driver.progress import BatchProgress
 from onceforall.spark.classic import DESCRIPTION
 from onceforall.spark.hadoop_paths import absolute_location
@@ -168,6 +169,39 @@ def descriptions(spark, query):
         for job in found
         if job.jobGroup().isDefined() and job.jobGroup().get() == query.runId
     }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [
+        ({}, {"durable": True, "kept_first": False, "in_doubt": None, "on_divergence": "warn"}),
+        ({"redo": "durable"}, {"durable": True, "kept_first": True}),
+        ({"inDoubt": "aborted", "minBatchesToRetain": 9}, {"in_doubt": "aborted"}),
+        ({"minBatchesToRetain": 999}, {"roll_after_entries": 3996}),
+        ({"redo": "replay", "onDivergence": "fail"}, {"durable": False, "on_divergence": "fail"}),
+    ],
+)
+def test_what_a_user_has_chosen_reaches_the_protocol(
+    spark, source, tmp_path, monkeypatch, options, config
+):
+    made = []
+
+    class Recorded(Coordinator):
+        def __init__(self, config, resources):
+            made.append(config)
+            super().__init__(config, resources)
+
+    monkeypatch.setattr(query_run, "Coordinator", Recorded)
+    source.add()
+    ran(
+        ofa.write_stream(source.rows)
+        .to(ofa.FileSink(tmp_path / "a", format="json"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .options(**{f"onceforall.{name}": value for name, value in options.items()})
+    )
+    [known] = made
+    assert {name: getattr(known, name) for name in config} == config
 
 
 @pytest.mark.spark

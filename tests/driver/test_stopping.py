@@ -269,6 +269,27 @@ def test_a_batch_that_is_under_way_ends_before_anything_is_swept_and_none_begins
     assert run.seen == ["asked", "settled"]
 
 
+def test_a_batch_that_begins_while_the_process_ends_is_refused_or_waited_for():
+    """There is no moment between its look and its count."""
+    threads = []
+
+    class Slow(Stopping):
+        def refuse_new_work(self):
+            super().refuse_new_work()
+            threads.append(threading.Thread(target=self.stop_all))
+            threads[0].start()
+            # It is held up by this batch, which is beginning.
+            threads[0].join(0.3)
+
+    stopping, run = Slow(), Recorder()
+    stopping.add(run)
+    with stopping.batch():
+        until(lambda: run.seen == ["asked"], 10, "the stop is asked for")
+        assert threads[0].is_alive()
+    threads[0].join(10)
+    assert run.seen == ["asked", "settled"]
+
+
 def test_a_batch_that_does_not_end_is_left_alone_and_what_it_prepared_is_not_swept(caplog):
     stopping, run = Stopping(), Recorder()
     stopping.add(run)

@@ -180,6 +180,7 @@ def _mended(
     ``reason``: for the warning of each step; None: the caller shows the steps.
     """
     done: list[str] = []
+    gone: FileNotFoundError | None = None
     try:
         for _ in range(_TRIES):
             judged = judge()
@@ -190,7 +191,14 @@ def _mended(
                 return Mended(tuple(map(str, repairs)), dry_run=True)
             for repair in repairs:
                 step = str(repair)
-                if not carry_out(repair, asked.checkpoint, partial(asked.is_at, known.generation)):
+                try:
+                    is_done = carry_out(
+                        repair, asked.checkpoint, partial(asked.is_at, known.generation)
+                    )
+                except FileNotFoundError as error:
+                    # Another one mends, too.
+                    is_done, gone = False, error
+                if not is_done:
                     logger.info("%s has changed meanwhile: all is judged again", repair.path)
                     break
                 if reason is not None:
@@ -198,6 +206,8 @@ def _mended(
                 done.append(step)
             else:
                 return Mended(tuple(done))
+        if gone is not None:
+            raise gone
     except OSError as error:
         raise CommitLogError(
             f"The checkpoint {asked.checkpoint} can't be mended after a loss of power: "

@@ -213,15 +213,11 @@ def _lay_back(target: AnyPath, path: AnyPath) -> None:
                 os.link(file, place)
                 file.unlink()
         sync_folder(place.parent)
-    if target.is_dir():
-        # Of what has come in its place, the copy stays.
-        for folder in sorted(target.rglob("*"), reverse=True):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        try:
-            target.rmdir()
-        except OSError:
-            _settle(target)
+    # Of what has come in its place, the copy stays.
+    for folder in [*sorted(target.rglob("*"), reverse=True), target]:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    _settle(target)
 
 
 def _create(path: AnyPath, content: bytes) -> None:
