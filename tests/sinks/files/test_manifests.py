@@ -224,15 +224,17 @@ def committed(sink, batch, after):
     assert len(report.completed) == 1
 
 
+@pytest.mark.parametrize("late", [0, 1])
 def test_a_manifest_names_the_batch_before_it_though_an_old_listing_lacks_that(
-    tmp_path, listed_late
+    tmp_path, listed_late, late
 ):
     here, another_host = checked(tmp_path), checked(tmp_path)
     commit(here, 0, numbers(1))
-    committed(another_host, 1, after=0)
-    listed_late.add("1.json")
-    committed(here, 2, after=1)
-    listed_late.clear()
+    for batch in (1, 2):
+        if late == batch - 1:
+            listed_late.add(f"{late}.json")
+        committed(here if late else another_host, batch, after=batch - 1)
+        listed_late.clear()
     assert batches(tmp_path) == [0, 1, 2]
 
 
