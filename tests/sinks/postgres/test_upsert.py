@@ -1,11 +1,16 @@
 """The mode "upsert": no two-phase commit, idempotent by key."""
 
+import threading
+
+import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError, OptionError, RefusedRecordError
 from onceforall.sinks.postgres.sink import PostgresSink
+from onceforall.sinks.postgres.task import upsert
 from onceforall.sinks.postgres.task.attempts import apply
 from support.postgres_sink import KEYED, Query, rows, staging_tables
+from support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -42,6 +47,34 @@ def test_a_late_task_of_an_earlier_batch_writes_nothing_over_a_later_one(databas
     with pytest.raises(AttemptFailedError, match="too late"):
         query.sink.begin_transaction(query.attempt(batch=0, slot=2))
     assert query.all() == [(1, "new")]
+
+
+def test_a_later_batch_waits_for_a_task_that_is_about_to_commit(database, monkeypatch):
+    """Between its look at the marker and its COMMIT the late task may stand still, and has locked
+    no row that the later batch writes by then."""
+    query = upserting(database)
+    late = query.sink.begin_transaction(query.attempt(batch=0))
+    query.sink.invoke(late, rows(1, v="old"))
+    later = threading.Thread(target=lambda: query.write(1, rows(2, v="new"), slot=1))
+    set_again = upsert.replication.set_again
+
+    def stands_still(connection):
+        monkeypatch.setattr(upsert.replication, "set_again", set_again)
+        later.start()
+        with psycopg.connect(database, autocommit=True) as watching:
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            until(
+                lambda: not later.is_alive() or watching.execute(waits).fetchone()[0],
+                30,
+                "the later batch waits, or is through",
+            )
+        assert later.is_alive()
+        set_again(connection)
+
+    monkeypatch.setattr(upsert.replication, "set_again", stands_still)
+    query.sink.pre_commit(late)
+    later.join(30)
+    assert query.all() == [(1, "old"), (2, "new")]
 
 
 def test_a_late_task_of_an_earlier_run_writes_nothing_over_a_later_one(database):
