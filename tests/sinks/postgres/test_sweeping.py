@@ -7,7 +7,9 @@ import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.protocol.sweeping import Sweep
 from onceforall.sinks.postgres import names, stale_connections
+from onceforall.sinks.postgres.driver import sweeping
 from onceforall.sinks.postgres.names import staging_table
 from support.postgres_sink import (
     KEYED,
@@ -207,6 +209,31 @@ def test_only_connections_of_this_query_and_sink_and_of_earlier_generations_are_
             connection.execute("SELECT 1")
         connection.close()
     task.close()
+
+
+def test_a_sweep_leaves_the_merge_of_its_own_run_alone(database):
+    """Its decision may take longer than a frozen run's silence: the store of the log is slow."""
+    query_id = str(uuid.uuid4())
+    Query(database, TABLE, query=query_id)
+    own = names.whose(query_id, "out")
+    merges = {
+        generation: psycopg.connect(
+            database, application_name=names.driver_connection(own, generation)
+        )
+        for generation in (3, 4, 5, 6)
+    }
+    for connection in merges.values():
+        connection.execute("SELECT 1")
+    with psycopg.connect(database, autocommit=True) as watcher:
+        watcher.execute("SELECT pg_sleep(1.1)")
+        sweeping.sweep_all(watcher, Sweep(query_id, "out", 5), "onceforall")
+    for generation, connection in merges.items():
+        if generation < 5:
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        else:
+            connection.execute("SELECT 1")
+        connection.close()
 
 
 def test_a_role_whose_name_needs_quotes_finds_its_own(database):
