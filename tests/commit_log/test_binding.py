@@ -421,6 +421,22 @@ def test_a_pointer_leads_to_no_folder_but_one_of_a_log(checkpoint):
             binding.find(home)
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_late_claim_in_the_log_that_was_left_is_no_log_that_was_put_there(
+    checkpoint, elsewhere, wanted
+):
+    """Whoever was started before the detachment claims there the numbers of the new log."""
+    home = LocalStore(checkpoint.home)
+    late = checkpoint.bind().log()
+    late.claim(Claim("q", "run", "/cp"))
+    repointing.point_nowhere(home, checkpoint.bind(), 0)
+    bound = checkpoint.bind(elsewhere if wanted else None)
+    assert late.claim(Claim("q", "late", "/cp")).generation == bound.first_generation
+    for _ in range(2):
+        assert checkpoint.bind(elsewhere if wanted else None).id == bound.id
+        claim(bound.store)
+
+
 def test_a_folder_with_something_else_in_it_is_refused(checkpoint, elsewhere):
     elsewhere.mkdir(parents=True)
     (elsewhere / "lost+found").mkdir()
