@@ -170,19 +170,13 @@ def bind_log(
     )
 
 
-def rows_place(
-    checkpoint: AnyPath,
-    settings: Settings,
-    stores: Stores,
-    bound: binding.BoundLog | None = None,
-) -> RowPlace | None:
+def rows_place(checkpoint: AnyPath, settings: Settings, stores: Stores) -> RowPlace | None:
     """Return where the rows of a batch can be kept: beside the log.
 
     Args:
         checkpoint: the query's.
         settings: ``redo`` counts, and ``commit_log`` where the checkpoint has no log yet.
         stores: opens the log where it isn't local.
-        bound: the log; None: the start hasn't come so far, and asks whether there will be a place.
 
     Returns:
         The place; None: a Python worker can't write there without a package that isn't installed,
@@ -194,9 +188,7 @@ def rows_place(
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     pointer = binding.pointer_of(store_at(home))
-    if bound is not None:
-        location = bound.location
-    elif pointer is not None:
+    if pointer is not None:
         location = pointer[1]
     else:
         wanted = settings.commit_log

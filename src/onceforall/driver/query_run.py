@@ -355,7 +355,8 @@ class QueryRun:
         failpoints.hit("start.checkpoint_checked")
         bound = bind_log(checkpoint, settings, stores, tested=True)
         failpoints.hit("start.bound")
-        rows = rows_place(checkpoint, settings, stores, bound)
+        # Behind the binding: a return to onceforall has begun another log by it.
+        rows = rows_place(checkpoint, settings, stores)
         config = replace(config, durable=settings.redo != "replay" and rows is not None)
         log = bound.log(
             retain_commits=settings.min_batches_to_retain,
