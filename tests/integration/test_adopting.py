@@ -353,16 +353,31 @@ class TestDetaching:
         assert pipeline.settled() == named(1, 2)
 
     def test_the_first_run_behind_a_return_keeps_its_rows_beside_its_log(self, pipeline, crash):
-        """The next one looks for them there."""
+        """The next one looks for them there. A function has begun no log before its first batch."""
+
+        @ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()}, redo="durable")
+        def process(batch, batch_id, transaction):
+            transaction.write("out", batch)
+
+        def run():
+            query = (
+                pipeline.source.stream()
+                .writeStream.foreachBatch(process)
+                .option("checkpointLocation", str(pipeline.checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(60)
+
         pipeline.add(1)
-        pipeline.run()
+        run()
         pipeline.detach()
         pipeline.add(2)
         with crash("append_commit.after"):
-            pipeline.run(redo="durable")
+            run()
         [again] = pipeline.checkpoint.glob("onceforall/again-*")
         assert any(file.is_file() for file in (again / "rows").rglob("*"))
-        pipeline.run(redo="durable")
+        run()
         assert pipeline.settled() == named(1, 2)
 
     def test_a_function_that_was_decorated_before_the_detachment_is_refused_as_well(self, pipeline):
