@@ -355,7 +355,12 @@ class TestDetaching:
     def test_the_first_run_behind_a_return_keeps_its_rows_beside_its_log(self, pipeline, crash):
         """The next one looks for them there. A function has begun no log before its first batch."""
 
-        @ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()}, redo="durable")
+        @ofa.exactly_once(
+            pipeline.checkpoint,
+            sinks={"out": pipeline.sink()},
+            redo="durable",
+            takeover="accept",
+        )
         def process(batch, batch_id, transaction):
             transaction.write("out", batch)
 
