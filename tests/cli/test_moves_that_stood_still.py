@@ -20,7 +20,12 @@ from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.ending import ended_by
 from onceforall.commit_log.envelope import DETACHED, MOVED
 from onceforall.driver import place
-from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    FencedError,
+    OnceForAllError,
+    OptionError,
+)
 from onceforall.operate import detaching, moving, moving_checkpoint
 from onceforall.operate.moving import move_log
 from onceforall.operate.moving_checkpoint import move_checkpoint
@@ -29,6 +34,7 @@ from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.sinks.files import FileSink
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import mending
 from onceforall.testing.observers.commit_log import CommitLogObserver
 
 DROPS_SOON = {"retain_commits": 1, "drop_after": 1}
@@ -297,6 +303,15 @@ def test_a_checkpoint_move_that_wakes_behind_a_detachment_moves_nothing(
     returned(detachable)
     with pytest.raises(CheckpointMismatchError, match="is being moved here"):
         at(tmp_path / "new").bound()
+
+
+def test_of_a_detached_checkpoint_the_commands_say_what_it_is(detachable, tmp_path):
+    detachable.detach()
+    for command in (move_checkpoint, move_log):
+        with pytest.raises(OptionError, match="was made a plain Spark query's"):
+            command(str(detachable.path), str(tmp_path / "new"))
+    with pytest.raises(OptionError, match="was made a plain Spark query's"):
+        mending.mend(detachable.path)
 
 
 def test_a_log_move_that_wakes_behind_a_detachment_leaves_that_alone(tmp_path):

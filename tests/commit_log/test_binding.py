@@ -437,6 +437,60 @@ def test_a_late_claim_in_the_log_that_was_left_is_no_log_that_was_put_there(
         claim(bound.store)
 
 
+def test_a_place_that_a_move_has_left_is_not_followed_once_it_is_emptied(checkpoint, elsewhere):
+    """Its mark stays there, and the new place may not be mounted."""
+    home, other = LocalStore(checkpoint.home), elsewhere.with_name("other")
+    bound = checkpoint.bind(elsewhere)
+    claim(bound.store)
+    store = LocalStore(other)
+    repointing.point_to(
+        home, bound, other.as_uri(), repointing.log_id_at(store, bound, str(checkpoint.path)), store
+    )
+    shutil.rmtree(elsewhere / "chains")
+    other.rename(other.with_name("unmounted"))
+    with pytest.raises(CheckpointMismatchError, match="has no entries any more.* Mount the volume"):
+        checkpoint.bind(elsewhere, adopt=True)
+    assert binding.pointer_of(home) == (bound.id, other.as_uri())
+
+
+def test_a_volume_with_the_log_of_a_return_is_followed_by_its_name(checkpoint, elsewhere):
+    home = LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, checkpoint.bind(elsewhere), 3)
+    bound = checkpoint.bind(elsewhere)
+    CommitLog(bound.store, first_generation=4).claim(Claim("q", "run", "/cp"))
+    renamed = elsewhere.rename(elsewhere.with_name("renamed"))
+    found = checkpoint.bind(renamed, adopt=True)
+    assert (found.id, found.location) == (bound.id, f"{renamed.as_uri()}/again-4")
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_return_that_was_killed_goes_on_where_the_checkpoint_was_moved_by_hand(
+    checkpoint, monkeypatch, has_run
+):
+    repointing.point_nowhere(LocalStore(checkpoint.home), checkpoint.bind(), 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(binding, "create_pointer", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            checkpoint.bind()
+    if has_run:
+        again = LocalStore(checkpoint.home / "again-4")
+        CommitLog(again, first_generation=4).claim(Claim("q", "run", "/cp"))
+    moved = Checkpoint(checkpoint.path.rename(checkpoint.path.with_name("moved")))
+    if has_run:
+        with pytest.raises(CheckpointMismatchError, match="the log of the checkpoint"):
+            moved.bind()
+    else:
+        assert moved.bind().location == (moved.home / "again-4").as_uri()
+
+
+def test_the_place_of_an_earlier_log_of_the_same_checkpoint_is_named_as_such(checkpoint, elsewhere):
+    home = LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, checkpoint.bind(elsewhere), 3)
+    bound = checkpoint.bind()
+    with pytest.raises(CheckpointMismatchError, match="an earlier commit log of this checkpoint"):
+        repointing.log_id_at(LocalStore(elsewhere), bound, str(checkpoint.path))
+
+
 def test_a_folder_with_something_else_in_it_is_refused(checkpoint, elsewhere):
     elsewhere.mkdir(parents=True)
     (elsewhere / "lost+found").mkdir()

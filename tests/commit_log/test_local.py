@@ -192,6 +192,16 @@ def test_a_key_cannot_leave_the_folder(store, key):
             operation(key)
 
 
+def test_a_folder_that_may_not_be_looked_into_is_named(store, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(store._root), "is_symlink", refused)
+    for operation in (store.read, store.list, lambda key: store.create(key, b"x")):
+        with pytest.raises(CommitLogError, match="cannot look at .* Permission denied"):
+            operation(KEY)
+
+
 def test_an_empty_name_lists_the_root(store):
     assert store.list("") == []
     store.create(KEY, b"x")

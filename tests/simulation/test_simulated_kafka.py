@@ -23,6 +23,13 @@ def test_what_the_sink_says_is_true_whatever_the_brokers_answer(first_seed):
     assert first_violation(600, first_seed) is None
 
 
+@pytest.mark.parametrize("seed", [4367, 5137, 8216, 49139])
+def test_schedules_that_once_broke_the_promise(seed):
+    """A commit marker that compaction took before the abort marker of what a late request had
+    opened once more; an old coordinator's word."""
+    play(seed)
+
+
 def test_schedules_reach_every_fault_and_every_kind_of_report():
     outcomes = [play(seed) for seed in range(300)]
     assert {kind for outcome in outcomes for kind in outcome.faults} >= {

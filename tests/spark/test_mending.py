@@ -569,19 +569,77 @@ def test_a_lay_back_that_was_killed_is_finished(tmp_path, monkeypatch, call):
 
 
 @pytest.mark.parametrize("boot", ["of this machine", "before"])
-def test_state_of_an_undecided_first_batch_goes_where_the_machine_was_started_since(
-    tmp_path, monkeypatch, boot
+@pytest.mark.parametrize("door", [mending.put_back, mending.mend])
+def test_state_of_an_undecided_first_batch_goes_by_hand_where_the_machine_was_started_since(
+    tmp_path, monkeypatch, boot, door
 ):
-    """Spark checks what its schema says, and it may be torn in any way."""
+    """Spark checks what its schema says, and it may be torn in any way. A start leaves it: whoever
+    wrote it may be alive on another machine."""
     made = new_checkpoint(tmp_path / "cp")
     made.write("offsets/0", PLAN)
     made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
     made.write("state/0/0/_metadata/schema", "half of i")
     made.log.claim(Claim(ID, "run", str(made.path), boot_id=boot))
     monkeypatch.setattr(mending, "boot_id", lambda: "of this machine")
-    steps = mending.put_back(made.path).steps
-    assert (made.path / "state").exists() == (boot == "of this machine")
-    assert len(steps) == (boot == "before")
+    goes = boot == "before" and door is mending.mend
+    assert len(door(made.path).steps) == goes
+    assert (made.path / "state").exists() == (not goes)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("killed", [True, False])
+def test_state_of_a_run_that_was_alive_comes_back_when_it_has_decided(
+    tmp_path, monkeypatch, killed, batches
+):
+    """The query was not stopped before the command."""
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", PLAN)
+    made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
+    made.write("state/0/0/1.delta", "of the first batch")
+    made.write("state/0/_metadata/metadata", "a schema")
+    generation = made.log.claim(Claim(ID, "run", str(made.path), boot_id="elsewhere")).generation
+    with monkeypatch.context() as patched:
+        if killed:
+            killed_at(patched, "_settle", 1)
+            with pytest.raises(Killed):
+                mending.mend(made.path)
+        else:
+            assert mending.mend(made.path).steps
+    assert not (made.path / "state").exists()
+    for batch in range(batches):
+        made.write(f"offsets/{batch}", PLAN)
+        made.log.append(generation, Commit(batch, OFFSETS, {}, header=HEADER))
+        made.log.append(generation, Done(batch))
+        if batch:
+            made.write(f"state/0/0/{batch + 1}.delta", "of the next batch")
+    [step] = mending.put_back(made.path).steps
+    assert "laid back" in step
+    assert made.text("state/0/0/1.delta") == "of the first batch"
+    assert made.text("state/0/_metadata/metadata") == "a schema"
+
+
+def test_a_plan_beside_a_source_that_has_nothing_yet_stays(tmp_path):
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", "\n".join((*HEADER, '{"logOffset":0}', "-")))
+    made.write("sources/0/0", 'v1\n{"path":"x"}')
+    (made.path / "sources" / "1").mkdir()
+    made.write("state/0/0/1.delta", "of the first batch")
+    made.write("state/0/0/_metadata/schema", "a schema")
+    made.log.claim(Claim(ID, "run", str(made.path)))
+    assert mending.put_back(made.path).steps == ()
+
+
+def test_a_plan_and_its_state_go_at_once(tmp_path):
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", PLAN)
+    (made.path / "sources" / "0").mkdir(parents=True, exist_ok=True)
+    made.write("state/0/0/1.delta", "of a batch that came to nothing")
+    made.log.claim(Claim(ID, "run", str(made.path)))
+    foretold = mending.put_back(made.path, dry_run=True).steps
+    assert mending.put_back(made.path).steps == foretold
+    assert len(foretold) == 2
+    assert not (made.path / "state").exists()
+    assert mending.put_back(made.path).steps == ()
 
 
 def test_what_can_not_be_read_is_named_and_not_taken_for_torn(checkpoint, monkeypatch):

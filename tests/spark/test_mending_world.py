@@ -20,8 +20,9 @@ HEADER = ("v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')
 PARTITIONS = 2
 
 
-def plan_of(batch):
-    return "\n".join((*HEADER, f'{{"logOffset":{batch}}}'))
+def offsets_of(batch, has_empty_source):
+    # A source that has nothing yet beside one that has.
+    return (f'{{"logOffset":{batch}}}', *(["-"] if has_empty_source else []))
 
 
 class _StuckError(Exception):
@@ -44,6 +45,7 @@ class World:
         self.last = -1
         self.boot = 0
         self.keeps_state = self.random.random() < 0.7
+        self.has_empty_source = self.random.random() < 0.3
         self.alive = []
         self.until, self.act = None, None
         self.losses = self.kills = self.mended = 0
@@ -52,7 +54,7 @@ class World:
             (repairs, "sync_folder"), (repairs, "files_below"),
         ):  # fmt: skip
             patch.setattr(owner, name, self._around(getattr(owner, name)))
-        patch.setattr(mending, "boot_id", lambda: f"boot {self.boot}")
+        patch.setattr(mending, "boot_id", self.boot_id)
 
     def _around(self, operation):
         def operated(*args, **kwargs):
@@ -71,8 +73,15 @@ class World:
             self.until = None
             self.act()
 
+    def boot_id(self):
+        """Of this machine, or of another one with the same storage."""
+        return f"boot {self.boot}" if self.random.random() < 0.8 else "of another machine"
+
     def say(self, *words):
         self.told.append(" ".join(map(str, words)))
+
+    def plan_of(self, batch):
+        return "\n".join((*HEADER, *offsets_of(batch, self.has_empty_source)))
 
     # --- what Spark writes, and what of it is on the disk ---
 
@@ -83,9 +92,10 @@ class World:
         self.dirty[name] = text
 
     def sync(self, *names):
-        """As a run does before it decides: what isn't there fails its batch."""
+        """As a run does before it decides: what isn't there fails its batch, but for state, of
+        which it takes what it finds."""
         for name in names:
-            if not (self.path / name).exists():
+            if not (self.path / name).exists() and not name.startswith("state/"):
                 raise FileNotFoundError(name)
         self.dirty = {name: text for name, text in self.dirty.items() if name not in names}
 
@@ -143,7 +153,7 @@ class World:
         if not is_planned:
             self._plan(batch)
         self.sync("metadata")
-        claim = Claim(ID, "run", str(self.path), "tests", boot_id=f"boot {self.boot}")
+        claim = Claim(ID, "run", str(self.path), "tests", boot_id=self.boot_id())
         generation = self.log.claim(claim).generation
         decided = self.log.seal_below(generation).decided
         known = -1 if decided is None else decided.commit.batch
@@ -154,11 +164,11 @@ class World:
             raise _StuckError(f"Spark begins with batch {batch}, and {known} is decided")
         if batch == known:
             found = (self.path / f"offsets/{batch}").read_text()
-            if found != plan_of(batch):
+            if found != self.plan_of(batch):
                 raise _StuckError(f"the plan of the decided batch {batch} is {found!r}")
             self._finish(generation, batch)
             batch += 1
-        run = [generation, batch, self.keeps_state]
+        run = [generation, batch, self.keeps_state, False]
         self.alive = [*self.alive, run][-3:]
         for _ in range(self.random.randint(0, 2)):
             self.go_on(run)
@@ -194,19 +204,24 @@ class World:
     def _plan(self, batch):
         if not (self.path / f"sources/0/{batch}").exists():
             self.write(f"sources/0/{batch}", f'v1\n{{"path":"{batch}"}}')
-        self.write(f"offsets/{batch}", plan_of(batch))
+        if self.has_empty_source:
+            (self.path / "sources/1").mkdir(parents=True, exist_ok=True)
+        self.write(f"offsets/{batch}", self.plan_of(batch))
 
     def go_on(self, run):
-        """Let a run write and decide its next batch, unless it is fenced, or misses a file."""
-        generation, batch, keeps_state = run
+        """Let a run write its next batch, or decide it, unless it is fenced, or misses a file."""
+        generation, batch, keeps_state, is_written = run
         if (self.path / f"offsets/{batch}").exists() is False:
             if batch != self.last + 1:
                 return
             self._plan(batch)
         try:
-            if keeps_state:
+            if keeps_state and not is_written:
                 for name in self.state(batch + 1):
                     self.write(name, f"version {batch + 1}")
+                if self.random.random() < 0.5:
+                    run[3] = True
+                    return
             needed = ["metadata", f"offsets/{batch}", f"sources/0/{batch}"]
             if batch:
                 needed += [f"offsets/{batch - 1}", f"commits/{batch - 1}", f"sources/0/{batch - 1}"]
@@ -215,7 +230,8 @@ class World:
                 needed += self.state(batch) if batch else ["state/0/_metadata/metadata"]
             self.sync(*needed)
             self.log.append(
-                generation, Commit(batch, (f'{{"logOffset":{batch}}}',), {}, header=HEADER)
+                generation,
+                Commit(batch, offsets_of(batch, self.has_empty_source), {}, header=HEADER),
             )
         except (FencedError, FileNotFoundError) as error:
             self.say("a run of generation", generation, "ends:", type(error).__name__, error)
@@ -224,7 +240,7 @@ class World:
         self.last, self.keeps_state = batch, keeps_state
         self.say("generation", generation, "decides batch", batch)
         self._finish(generation, batch)
-        run[1] += 1
+        run[1], run[3] = batch + 1, False
 
     def _finish(self, generation, batch):
         if self.random.random() < 0.8:

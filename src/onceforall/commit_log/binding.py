@@ -346,7 +346,14 @@ def bind(
     location = location_of(home, pointer)
     store = home if location is None else open_store(location)
     if location is not None:
-        log_id = _prepare(store, checkpoint, location, query_id, first_generation)
+        log_id = _prepare(
+            store,
+            checkpoint,
+            location,
+            query_id,
+            first_generation,
+            is_at_home=pointer.below is not None,
+        )
         pointer = replace(pointer, id=log_id)
     pointer = replace(pointer, keep_ends=keeps_ends(store))
     failpoints.hit("bind.prepared")
@@ -380,10 +387,17 @@ def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Stor
 
 
 def _prepare(
-    store: Store, checkpoint: str, wanted: str, query_id: str | None, first_generation: int
+    store: Store,
+    checkpoint: str,
+    wanted: str,
+    query_id: str | None,
+    first_generation: int,
+    *,
+    is_at_home: bool,
 ) -> str:
     """Make sure that a log lies there which is this checkpoint's and no other's, and return its
-    id.
+    id. ``is_at_home``: below the checkpoint's own folder, which goes with it when it is moved by
+    hand.
     """
     found = mark_of(store)
     if found is None:
@@ -400,7 +414,9 @@ def _prepare(
             )
         found = mark(store, uuid.uuid4().hex, checkpoint)
         failpoints.hit("bind.log_marked")
-    if found["checkpoint"] != checkpoint:
+    if found["checkpoint"] != checkpoint and not (
+        is_at_home and not has_entries(store, first_generation)
+    ):
         raise CheckpointMismatchError(
             f"onceforall.commitLog={wanted}: the folder holds the log of the checkpoint "
             f"{found['checkpoint']}, and this one is {checkpoint}. "
@@ -441,9 +457,19 @@ def _moved(
             f"{both}. Leave the option out, or name that place. If the log was moved, start once "
             "with onceforall.adoptCheckpoint=true."
         )
+    inner = re.search("/again-[0-9]+$", pointer.location)
+    if inner and id_at(open_store(wanted)) != pointer.id:
+        # The folder in which it lies beside an older one was moved.
+        wanted += inner[0]
     if id_at(open_store(wanted)) != pointer.id:
         raise CheckpointMismatchError(
             f"{both}, and what lies in {wanted} is not that log. Move the log there first."
+        )
+    if pointer.number > 0 and not has_entries(open_store(wanted), pointer.first_generation):
+        # Of a move by the command, the old place keeps its mark, and may be emptied.
+        raise CheckpointMismatchError(
+            f"{both}, and what lies in {wanted} has no entries any more: the log has left that "
+            "place. Mount the volume to which it was moved."
         )
     if id_at(open_store(pointer.location)) == pointer.id:
         raise CheckpointMismatchError(

@@ -98,7 +98,12 @@ def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
                 "empty folder."
             )
         found = mark(store, bound.id or uuid.uuid4().hex, checkpoint)
-    if found["checkpoint"] != checkpoint or (bound.id and found["id"] != bound.id):
+    if found["checkpoint"] == checkpoint and bound.id and found["id"] != bound.id:
+        raise CheckpointMismatchError(
+            f"{store.describe('')} holds an earlier commit log of this checkpoint, from which it "
+            "was detached. Name an empty folder."
+        )
+    if found["checkpoint"] != checkpoint:
         raise CheckpointMismatchError(
             f"{store.describe('')} holds the commit log of the checkpoint {found['checkpoint']}, "
             f"and this one is {checkpoint}. Name an empty folder."

@@ -153,7 +153,10 @@ def bound_log(path: AnyPath, stores: Stores) -> tuple[binding.BoundLog, str]:
     Raises:
         OptionError: this is no checkpoint of onceforall's.
     """
-    bound = binding.find(store_at(path / spark_checkpoint.LOG_FOLDER), open_store=stores.open)
+    home = store_at(path / spark_checkpoint.LOG_FOLDER)
+    if binding.is_detached(home):
+        raise OptionError(spark_checkpoint.is_plain(path))
+    bound = binding.find(home, open_store=stores.open)
     query_id = spark_checkpoint.query_id(path)
     if bound is not None and query_id is None:
         raise OptionError(missing_id(path))

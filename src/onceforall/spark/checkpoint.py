@@ -205,6 +205,14 @@ def is_ours(checkpoint: AnyPath) -> bool:
     return home.exists() and not binding.is_detached(store_at(home))
 
 
+def is_plain(checkpoint: AnyPath) -> str:
+    """Return what is to be said of a checkpoint that was detached, where one of ours is needed."""
+    return (
+        f"{checkpoint} was made a plain Spark query's by a detachment: onceforall has nothing to "
+        "do there until the query is started with it again."
+    )
+
+
 def detached_logs(checkpoint: AnyPath) -> list[Path]:
     """Return the folders to which a release before 0.2 has renamed commit logs from which it
     detached this checkpoint, oldest first; on a store there are none.

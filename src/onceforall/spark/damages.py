@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -43,8 +43,14 @@ class Known:
         return None if self.decided is None else self.decided.commit
 
 
-def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
-    """Return the repairs that rest on the two rules alone; see the module."""
+def needed(checkpoint: AnyPath, known: Known, *, by_hand: bool = False) -> list[Repair]:
+    """Return the repairs that rest on the two rules alone; see ``mending``.
+
+    Args:
+        checkpoint: its folder.
+        known: what the commit log says.
+        by_hand: by a command, before which the query was stopped.
+    """
     repairs = [*_identity(checkpoint, known), *_taken_away(checkpoint, known)]
     commit = known.commit
     last = -1 if commit is None else commit.batch
@@ -71,7 +77,9 @@ def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     if not keeps_no_torn_file(checkpoint):
         repairs += _source_logs(checkpoint, commit, is_new=is_new)
         if is_new:
-            repairs += _state_of_nothing(checkpoint, known)
+            going = {each.path for each in repairs}
+            cut_off = by_hand and known.was_cut_off
+            repairs += _state_of_nothing(checkpoint, going, cut_off=cut_off)
     return repairs
 
 
@@ -111,6 +119,9 @@ def _lacks_input(
     checkpoint: AnyPath, before: Sequence[str], planned: Sequence[str], *, is_first: bool
 ) -> bool:
     for source, line in enumerate(planned):
+        if line == "-":
+            # Nothing of it is in there: of a source that has nothing yet.
+            continue
         folder = checkpoint / "sources" / str(source)
         whole = [file for file in files_below(folder) if _is_entry(file, lines=2, source=True)]
         upto = _log_offset(line)
@@ -165,23 +176,36 @@ def _taken_away(checkpoint: AnyPath, known: Known) -> list[Repair]:
     commit = known.commit
     repairs = []
     why = "is missing; somebody has set it aside and was killed before he saw that it was needed"
-    for name, each, was_looked_at in set_aside_under(checkpoint):
-        place = None if was_looked_at else _needed_there(checkpoint, name, commit)
+    for each in set_aside_under(checkpoint):
+        place = _needed_there(checkpoint, each.name, commit)
         if place is None:
             continue
-        if name == "state":
-            assert commit is not None
-            # Whoever was laying it back may have been killed, too.
-            is_whole = any(
-                file.name.partition(".")[0] == str(commit.batch + 1)
-                and not _at(place, file, each).exists()
-                for file in files_below(each)
-            )
+        assert commit is not None
+        assert known.decided is not None
+        if each.name == "state":
+            is_whole = _completes_state(each.path, place, commit.batch + 1)
         else:
-            is_whole = not place.exists() and _is_entry(each, lines=2, source=True)
-        if is_whole:
-            repairs.append(Repair(place, why, lies_in=each))
+            is_whole = not place.exists() and _is_entry(each.path, lines=2, source=True)
+        # Who had claimed before it was judged may have been alive, and have decided since.
+        of_that_run = each.generation == known.decided.generation
+        if is_whole and (of_that_run or not each.was_looked_at):
+            repairs.append(Repair(place, why, lies_in=each.path))
     return repairs
+
+
+def _completes_state(taken: AnyPath, place: AnyPath, newest: int) -> bool:
+    """Tell whether state that was set aside, together with what is there, is that of a decided
+    batch, and something of it isn't there: whoever was laying it back may have been killed, too.
+    """
+
+    def version(file: AnyPath) -> int:
+        number = file.name.partition(".")[0]
+        return int(number) if number.isdecimal() else -1
+
+    files = files_below(taken)
+    return any(
+        0 <= version(file) <= newest and not _at(place, file, taken).exists() for file in files
+    ) and any(version(file) == newest for file in [*files, *files_below(place)])
 
 
 def _at(place: AnyPath, file: AnyPath, folder: AnyPath) -> AnyPath:
@@ -324,22 +348,31 @@ def _header_like_before(checkpoint: AnyPath, commit: Commit) -> tuple[str, ...]:
     return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
-def _state_of_nothing(checkpoint: AnyPath, known: Known) -> list[Repair]:
+def _state_of_nothing(
+    checkpoint: AnyPath, going: Collection[AnyPath], *, cut_off: bool
+) -> list[Repair]:
     """Return the repairs of state where no batch is decided or finished; Spark begins anew with
     none, or runs its first batch again.
+
+    Args:
+        checkpoint: its folder.
+        going: what is set aside before.
+        cut_off: whoever wrote it is gone, by a loss of power perhaps: any of it may be torn.
     """
     state = checkpoint / "state"
     rightly = [
-        Repair(state, "belongs to no batch that is decided", lies_in=each, stays=True)
-        for _, each, was_looked_at in set_aside_under(checkpoint, "state")
-        if not was_looked_at and not state.exists()
+        Repair(state, "belongs to no batch that is decided", lies_in=each.path, stays=True)
+        for each in set_aside_under(checkpoint, "state")
+        if not each.was_looked_at and not state.exists()
     ]
     if not spark_checkpoint.keeps_state(checkpoint):
         return rightly
-    if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
+    if not any(
+        file not in going and _is_entry(file, lines=3)
+        for _, file in _numbered(checkpoint / "offsets")
+    ):
         return [*rightly, Repair(state, "belongs to a batch that is not planned any more")]
-    if known.was_cut_off:
-        # Of what the run before the boot has written, any may be torn, and nobody needs it.
+    if cut_off:
         why = "was written before the machine was started, and no batch is decided"
         return [*rightly, Repair(state, why)]
     empty = (file for file in files_below(state) if not _size(file))

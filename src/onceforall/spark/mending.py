@@ -157,13 +157,15 @@ def mend(
 
     def judge() -> tuple[Known, list[Repair]]:
         known = _known(asked)
+        if known is None and binding.is_detached(store_at(path / spark_checkpoint.LOG_FOLDER)):
+            raise OptionError(spark_checkpoint.is_plain(path))
         if known is None:
             raise OptionError(
                 f"{path} has no commit log of onceforall (no folder "
                 f"'{spark_checkpoint.LOG_FOLDER}' with entries). Name the folder that is the "
                 "query's checkpointLocation."
             )
-        return known, [*needed(path, known), *planned_anew(path, known)]
+        return known, [*needed(path, known, by_hand=True), *planned_anew(path, known)]
 
     return _mended(asked, judge, dry_run=dry_run)
 
@@ -193,7 +195,10 @@ def _mended(
                 step = str(repair)
                 try:
                     is_done = carry_out(
-                        repair, asked.checkpoint, partial(asked.is_at, known.generation)
+                        repair,
+                        asked.checkpoint,
+                        partial(asked.is_at, known.generation),
+                        known.generation,
                     )
                 except FileNotFoundError as error:
                     # Another one mends, too.
@@ -210,9 +215,9 @@ def _mended(
             raise gone
     except OSError as error:
         raise CommitLogError(
-            f"The checkpoint {asked.checkpoint} can't be mended after a loss of power: "
-            f"{error.filename or ''} {error.strerror}. Mend that, and start "
-            "again; nothing is lost."
+            f"The checkpoint {asked.checkpoint} can't be looked at, or mended: "
+            f"{' to '.join(filter(None, (error.filename, error.filename2)))} {error.strerror}. "
+            "Mend that, and start again; nothing is lost."
         ) from error
     raise CommitLogError(
         f"The checkpoint {asked.checkpoint} can't be mended: runs of its query start again and "

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from onceforall.common import logs
@@ -59,9 +60,24 @@ class Repair:
         return f"{self.path} {self.why}: {' and '.join(steps) or 'it is gone'}."
 
 
-def set_aside_under(checkpoint: AnyPath, name: str = "") -> list[tuple[str, AnyPath, bool]]:
-    """Return what was set aside in a checkpoint: of each its name there, with dots for slashes,
-    where it lies, and whether that was looked at since.
+class SetAside(NamedTuple):
+    """One file or folder that was set aside.
+
+    Attributes:
+        name: in the checkpoint, with dots for slashes.
+        path: where it lies.
+        was_looked_at: whoever set it aside has seen since that it was right.
+        generation: the newest that was claimed when it was judged; None: none, or unknown.
+    """
+
+    name: str
+    path: AnyPath
+    was_looked_at: bool
+    generation: int | None
+
+
+def set_aside_under(checkpoint: AnyPath, name: str = "") -> list[SetAside]:
+    """Return what was set aside in a checkpoint.
 
     Args:
         checkpoint: its folder.
@@ -69,11 +85,13 @@ def set_aside_under(checkpoint: AnyPath, name: str = "") -> list[tuple[str, AnyP
     """
     aside = checkpoint / SET_ASIDE
     there: list[AnyPath] = [*aside.iterdir()] if aside.is_dir() else []
-    found: list[tuple[str, AnyPath, bool]] = []
+    found = []
     for each in sorted(there, key=str):
-        base, _, _ = each.name.removesuffix(_TAKEN).rpartition(".")
+        base, _, mark = each.name.removesuffix(_TAKEN).rpartition(".")
+        number = mark.partition("-")[0]
+        generation = int(number) if "-" in mark and number.isdecimal() else None
         if not name or base == name.replace("/", "."):
-            found.append((base, each, not each.name.endswith(_TAKEN)))
+            found.append(SetAside(base, each, not each.name.endswith(_TAKEN), generation))
     return found
 
 
@@ -85,7 +103,12 @@ def keeps_no_torn_file(checkpoint: AnyPath) -> bool:
     return isinstance(checkpoint, RemotePath) and urlsplit(checkpoint.client.url).scheme in SCHEMES
 
 
-def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bool]) -> bool:
+def carry_out(
+    repair: Repair,
+    checkpoint: AnyPath,
+    is_unchanged: Callable[[], bool],
+    generation: int | None = None,
+) -> bool:
     """Set the file aside and write what is to stand there; False where somebody was faster, and
     it lies where it was, or is put back from the log when all is judged again.
 
@@ -93,6 +116,7 @@ def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bo
         repair: what is to be done.
         checkpoint: the folder of the checkpoint.
         is_unchanged: tells whether nobody has claimed a generation since it was judged.
+        generation: the newest that was claimed when it was judged.
     """
     path = repair.path
     failpoints.hit("mend.before")
@@ -105,7 +129,8 @@ def carry_out(repair: Repair, checkpoint: AnyPath, is_unchanged: Callable[[], bo
             _settle(repair.lies_in)
         return True
     name = str(path).removeprefix(f"{checkpoint}/").replace("/", ".")
-    target = checkpoint / SET_ASIDE / f"{name}.{secrets.token_hex(4)}"
+    mark = secrets.token_hex(4) if generation is None else f"{generation}-{secrets.token_hex(4)}"
+    target = checkpoint / SET_ASIDE / f"{name}.{mark}"
     if keeps_no_torn_file(path):
         return _replaced(repair, target, is_unchanged)
     if path.exists():

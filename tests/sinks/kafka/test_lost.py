@@ -318,6 +318,26 @@ def test_the_first_marker_decides_and_an_unreadable_log_leaves_only_a_time_out(
     assert finding.words
 
 
+@pytest.mark.parametrize(
+    ("marker", "doubtful", "outcome"),
+    [
+        (Marker(False, 4, 12, is_first=False), True, Outcome.UNKNOWN),
+        (Marker(False, 4, 12, is_first=False), False, Outcome.ABORTED),
+        (Marker(False, 4, 12), True, Outcome.ABORTED),
+        (Marker(False, 3, 12, is_first=False), True, Outcome.ABORTED),
+        (Marker(True, 3, 12, is_first=False), True, Outcome.COMMITTED),
+    ],
+)
+def test_an_abort_behind_what_compaction_took_proves_nothing_where_a_request_went_unanswered(
+    marker, doubtful, outcome
+):
+    """It may have opened the transaction once more behind its commit, to be aborted by a time-out;
+    and the commit marker is gone."""
+    finding = judge_log({**COMMITTABLE, "doubtful": doubtful}, None, marker)
+    assert finding.outcome is outcome
+    assert ("compacted" in finding.words) == (outcome is Outcome.UNKNOWN)
+
+
 def test_an_abort_under_the_next_epoch_proves_nothing_where_a_request_went_unanswered():
     aborted, unreadable = state("CompleteAbort", epoch=4), Unreadable("no right")
     finding = judge_log({**COMMITTABLE, "doubtful": True}, aborted, unreadable)

@@ -177,7 +177,9 @@ class LocalStore:
         path = self._root
         for part in parts:
             path /= part
-            if path.is_symlink():
+            with self._explained("look at", path):
+                is_link = path.is_symlink()
+            if is_link:
                 raise CommitLogError(
                     f"{path} is a symbolic link, and the log does not follow one: it might lead "
                     "to another log. "

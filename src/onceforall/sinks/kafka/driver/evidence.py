@@ -55,11 +55,20 @@ class TransactionState:
 
 @dataclass(frozen=True)
 class Marker:
-    """A control record that ends a producer's transaction in a partition."""
+    """A control record that ends a producer's transaction in a partition.
+
+    Attributes:
+        commits: or aborts.
+        epoch: the producer's.
+        offset: its place.
+        is_first: no other one of the producer can have stood before it, behind the proof's offset:
+            the cleaner of a compacted topic has taken nothing there.
+    """
 
     commits: bool
     epoch: int
     offset: int
+    is_first: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,19 +130,7 @@ def judge_log(
     epoch = committable["producer_epoch"]
     where = _where(committable)
     if isinstance(marker, Marker):
-        at = (
-            f"{where} has {'a commit' if marker.commits else 'an abort'} marker of its producer "
-            f"at offset {marker.offset}"
-        )
-        if marker.commits and marker.epoch == epoch:
-            return Finding(Outcome.COMMITTED, at)
-        if not marker.commits and marker.epoch in {epoch, epoch + 1}:
-            return Finding(Outcome.ABORTED, at)
-        return Finding(
-            Outcome.UNKNOWN,
-            f"{at}, but under epoch {marker.epoch}, not {epoch}: somebody else used its "
-            "transactional id",
-        )
+        return _judge_marker(committable, marker, where)
     known = (
         "the coordinator has forgotten its id"
         if state is None
@@ -148,11 +145,34 @@ def judge_log(
     ):
         if not committable.get("doubtful"):
             return Finding(Outcome.ABORTED, known)
-        known += (
-            ", which proves nothing, for a request of its task went unanswered and may have "
-            "opened it once more"
-        )
+        known += f", which proves nothing, for {_OPENED_AGAIN}"
     return Finding(Outcome.UNKNOWN, f"{known}, and {marker.reason}")
+
+
+def _judge_marker(committable: KafkaCommittable, marker: Marker, where: str) -> Finding:
+    epoch = committable["producer_epoch"]
+    at = (
+        f"{where} has {'a commit' if marker.commits else 'an abort'} marker of its producer at "
+        f"offset {marker.offset}"
+    )
+    if marker.commits and marker.epoch == epoch:
+        return Finding(Outcome.COMMITTED, at)
+    if marker.commits or marker.epoch not in {epoch, epoch + 1}:
+        return Finding(
+            Outcome.UNKNOWN,
+            f"{at}, but under epoch {marker.epoch}, not {epoch}: somebody else used its "
+            "transactional id",
+        )
+    if marker.epoch == epoch or marker.is_first or not committable.get("doubtful"):
+        return Finding(Outcome.ABORTED, at)
+    return Finding(
+        Outcome.UNKNOWN,
+        f"{at}, before which the topic is compacted, so that a commit marker may have stood there: "
+        f"{_OPENED_AGAIN}",
+    )
+
+
+_OPENED_AGAIN = "a request of its task went unanswered and may have opened it once more"
 
 
 def _where(committable: KafkaCommittable) -> str:

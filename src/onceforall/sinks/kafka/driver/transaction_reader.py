@@ -316,14 +316,15 @@ class TransactionReader:
             epoch: under which.
 
         Returns:
-            The first marker of that producer that no record of its under that epoch follows; None
-            when there is none up to the end; ``Unreadable`` where the log can't be read there, now
-            or later.
+            The first marker of that producer that no record of its under that epoch follows, and
+            whether compaction may have taken one before it; None when there is none up to the end;
+            ``Unreadable`` where the log can't be read there, now or later.
 
         Raises:
             SinkUnavailableError: no answer.
         """
         found: Marker | None = None
+        is_whole = True
         retry = _Retry(
             self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read"
         )
@@ -348,9 +349,11 @@ class TransactionReader:
                 continue
             before = position
             for batch in record_batches(answer):
+                is_whole &= batch.base_offset <= position
                 position = batch.next_offset
                 if batch.producer_id == producer_id and batch.base_offset >= offset:
-                    found = _with_batch(found, batch, epoch)
+                    is_whole &= not batch.is_emptied_marker
+                    found = _with_batch(found, batch, epoch, is_whole=is_whole)
             if position == before:
                 # A new leader shows nothing above the high watermark that it knows of, which may be
                 # an old one; it tells the end when it knows it.
@@ -418,18 +421,25 @@ class RecordBatchHeader:
         producer_id: int,
         epoch: int,
         commits: bool | None,  # noqa: FBT001
+        *,
+        is_emptied_marker: bool = False,
     ) -> None:
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.producer_id = producer_id
         self.epoch = epoch
         self.commits = commits
+        self.is_emptied_marker = is_emptied_marker
 
 
-def _with_batch(found: Marker | None, batch: RecordBatchHeader, epoch: int) -> Marker | None:
+def _with_batch(
+    found: Marker | None, batch: RecordBatchHeader, epoch: int, *, is_whole: bool
+) -> Marker | None:
     if batch.commits is None:
         return None if batch.epoch == epoch else found
-    return Marker(batch.commits, batch.epoch, batch.base_offset) if found is None else found
+    if found is not None:
+        return found
+    return Marker(batch.commits, batch.epoch, batch.base_offset, is_first=is_whole)
 
 
 def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
@@ -449,9 +459,17 @@ def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
         commits = None
         # The cleaner of a compacted topic may leave the header alone: a marker that doesn't tell
         # any more what it did.
-        if attributes & _IS_CONTROL and count:
+        is_control = bool(attributes & _IS_CONTROL)
+        if is_control and count:
             commits = _control_type(data, start + _BATCH_HEADER.size)
-        yield RecordBatchHeader(base, base + delta + 1, producer_id, epoch, commits)
+        yield RecordBatchHeader(
+            base,
+            base + delta + 1,
+            producer_id,
+            epoch,
+            commits,
+            is_emptied_marker=is_control and not count,
+        )
         start = end
 
 
