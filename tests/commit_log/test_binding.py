@@ -453,11 +453,13 @@ def test_a_place_that_a_move_has_left_is_not_followed_once_it_is_emptied(checkpo
     assert binding.pointer_of(home) == (bound.id, other.as_uri())
 
 
-def test_a_volume_with_the_log_of_a_return_is_followed_by_its_name(checkpoint, elsewhere):
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_volume_with_the_log_of_a_return_is_followed_by_its_name(checkpoint, elsewhere, has_run):
     home = LocalStore(checkpoint.home)
     repointing.point_nowhere(home, checkpoint.bind(elsewhere), 3)
     bound = checkpoint.bind(elsewhere)
-    CommitLog(bound.store, first_generation=4).claim(Claim("q", "run", "/cp"))
+    if has_run:
+        CommitLog(bound.store, first_generation=4).claim(Claim("q", "run", "/cp"))
     renamed = elsewhere.rename(elsewhere.with_name("renamed"))
     found = checkpoint.bind(renamed, adopt=True)
     assert (found.id, found.location) == (bound.id, f"{renamed.as_uri()}/again-4")

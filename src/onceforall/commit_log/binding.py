@@ -465,7 +465,8 @@ def _moved(
         raise CheckpointMismatchError(
             f"{both}, and what lies in {wanted} is not that log. Move the log there first."
         )
-    if pointer.number > 0 and not has_entries(open_store(wanted), pointer.first_generation):
+    was_there = any(location_of(home, each) == wanted for each in all_pointers(home))
+    if was_there and not has_entries(open_store(wanted), pointer.first_generation):
         # Of a move by the command, the old place keeps its mark, and may be emptied.
         raise CheckpointMismatchError(
             f"{both}, and what lies in {wanted} has no entries any more: the log has left that "
