@@ -22,7 +22,8 @@ names and whoever does that may have stood still since it judged: each is looked
 it lies then. What was torn must be torn there; for what goes by the log's word, no generation may
 have been claimed since. Else it goes back to where it was, and all is judged again. (A run claims
 before it decides, and syncs its plan behind that: what is taken away later than that look fails its
-batch before it is decided.)
+batch before it is decided. State doesn't: what was set aside bears the generation that was the
+newest then, and comes back where that run was alive, and has decided since.)
 """
 
 from __future__ import annotations
