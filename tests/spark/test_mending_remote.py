@@ -153,6 +153,19 @@ def test_a_store_that_fails_between_two_steps_is_gone_on_with(checkpoint, monkey
     assert contents[torn] == before
 
 
+@pytest.mark.parametrize("ending", ["", ".taken"])
+def test_what_lies_under_its_last_name_is_not_renamed_to_itself(checkpoint, monkeypatch, ending):
+    """HDFS refuses that, and on an object store it would be deleted."""
+    client, moved = checkpoint.client, []
+    name = f"{mending.SET_ASIDE}/state.0-0a0b0c0d{ending}"
+    client.contents[f"{name}/0/0/1.delta"] = b"a copy that stays"
+    move = client.move
+    monkeypatch.setattr(client, "move", lambda *keys: moved.append(keys) or move(*keys))
+    repairs._settle(checkpoint / name)
+    assert len(moved) == bool(ending)
+    assert client.contents[f"{name.removesuffix('.taken')}/0/0/1.delta"]
+
+
 def test_what_another_mender_has_moved_is_judged_again(checkpoint, monkeypatch):
     contents, client = checkpoint.client.contents, checkpoint.client
     contents["offsets/4"] = b"v1"

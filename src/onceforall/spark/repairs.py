@@ -202,6 +202,9 @@ def _set_aside(path: AnyPath, target: AnyPath) -> bool:
 
 def _settle(taken: AnyPath) -> None:
     """Let what was looked at stay where it is; another one may have done so."""
+    if not taken.name.endswith(_TAKEN):
+        # To rename it to itself is an error on HDFS.
+        return
     with contextlib.suppress(FileNotFoundError):
         if isinstance(taken, RemotePath):
             taken.rename(taken.with_name(taken.name.removesuffix(_TAKEN)))
