@@ -53,10 +53,13 @@ def test_the_connector_jars_are_printed_as_spark_reads_them(capsys):
     assert all(jar.endswith(".jar") for jar in jars)
 
 
-def _hear_interrupts():
-    """A shell starts what runs in its background with interrupts ignored; so the tests' children
-    would be deaf, too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# A shell starts what runs in its background with interrupts ignored; so the tests' children would be
+# deaf, too.
+_HEARING = """
+import signal, sys, onceforall.cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(onceforall.cli.main())
+"""
 
 
 @pytest.mark.kafka
@@ -71,7 +74,7 @@ def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
     command = [
         sys.executable,
         "-c",
-        "import sys, onceforall.cli; sys.exit(onceforall.cli.main())",
+        _HEARING,
         "kafka",
         "start",
         "--port",
@@ -83,7 +86,6 @@ def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hear_interrupts,  # noqa: PLW1509
     )
     try:
         host, _, port = process.stdout.readline().strip().partition(":")

@@ -11,9 +11,10 @@ import shutil
 import socket
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onceforall.embedded.network import HOST
+from onceforall.embedded.process import guarded
 from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -192,11 +193,9 @@ def initialise(binaries: Binaries, data: Path, password: str, account: Account |
     password_file = making.with_name("password.initdb")
     password_file.touch(mode=0o600)
     password_file.write_text(password + "\n", encoding="ascii")
-    options: dict[str, Any] = {}
     if account is not None:
         _give(making, account)
         _give(password_file, account)
-        options = {"user": account.user, "group": account.group, "extra_groups": []}
     command = [
         str(binaries.folder / "initdb"),
         "--pgdata",
@@ -217,7 +216,7 @@ def initialise(binaries: Binaries, data: Path, password: str, account: Account |
     ]
     try:
         done = subprocess.run(
-            command,
+            guarded(command, None if account is None else account.ids),
             cwd=making,
             env=server_environment(),
             capture_output=True,
@@ -225,7 +224,6 @@ def initialise(binaries: Binaries, data: Path, password: str, account: Account |
             errors="replace",
             timeout=_INITDB_DEADLINE_S,
             check=False,
-            **options,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EmbeddedServerError(

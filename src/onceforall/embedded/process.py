@@ -4,7 +4,10 @@ On Linux the child asks the kernel for SIGKILL when its parent dies (``prctl(PR_
 prctl(2)), however the parent dies. That signal is bound to the *thread* that forked the child, so
 the fork happens in a thread of its own, which lives as long as the child. The request is made by a
 small Python program that then becomes the server by ``exec``: this keeps the process id, and avoids
-``preexec_fn``, which may deadlock in a program with threads (subprocess documentation).
+``preexec_fn``, which may deadlock in a program with threads (subprocess documentation). It takes
+another user's place, too: ``subprocess``, asked for another user, calls fork() instead of vfork(),
+and what gRPC (Spark Connect's client) does in a forked child ended one in two hundred before it
+could become the server.
 
 Elsewhere than on Linux a parent that is killed leaves its server behind; an ordinary end does not,
 see `EmbeddedKafka`.
@@ -20,7 +23,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +51,29 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[3], sys.argv[3:])
 sys.exit("the parent ended before the server could start")
 """
+
+
+def guarded(command: Sequence[str], user: tuple[int, int] | None) -> list[str]:
+    """Return the command line of a small program that becomes `command` under `user`, and does not
+    outlive the thread that starts it.
+
+    Args:
+        command: an absolute program path and its arguments.
+        user: user id and group id; only root can choose one. None: those of this process.
+
+    Raises:
+        OSError: there is no Python program to do so (``sys.executable``), and a user is asked for.
+    """
+    if not sys.executable:
+        if user is not None:
+            raise OSError(
+                "sys.executable is empty, so no program can be started under another user. Start "
+                "Python by its own program, or don't run as root"
+            )
+        return list(command)
+    account = "-" if user is None else f"{user[0]}:{user[1]}"
+    become = [sys.executable, "-I", "-S", "-c", _BECOME_GUARDED, str(os.getpid()), account]
+    return [*become, *command]
 
 
 class GuardedProcess:
@@ -81,22 +107,8 @@ class GuardedProcess:
         Raises:
             OSError: the program cannot be started.
         """
-        self._command = list(command)
-        self._options: dict[str, Any] = {"env": environment}
-        if sys.platform == "linux" and sys.executable:
-            account = "-" if user is None else f"{user[0]}:{user[1]}"
-            self._command = [
-                sys.executable,
-                "-I",
-                "-S",
-                "-c",
-                _BECOME_GUARDED,
-                str(os.getpid()),
-                account,
-                *command,
-            ]
-        elif user is not None:
-            self._options |= {"user": user[0], "group": user[1], "extra_groups": []}
+        self._command = guarded(command, user)
+        self._environment = environment
         self._released = threading.Event()
         self._started: list[subprocess.Popen[bytes] | BaseException] = []
         ready = threading.Event()
@@ -122,7 +134,7 @@ class GuardedProcess:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    **self._options,
+                    env=self._environment,
                 )
             )
         except BaseException as error:  # noqa: BLE001  it is raised again in the thread that asked
