@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import rounds
@@ -55,7 +55,9 @@ class Due:
     turn: int
 
 
-def due(results: Results, names: list[str], *, quick: bool, at_least: int = 0) -> list[Due]:
+def due(
+    results: Results, names: list[str], *, quick: bool, at_least: int = 0, ours: bool = False
+) -> list[Due]:
     """Return the rounds that are missing, the lowest numbers first, and what the targets need
     before the rest.
 
@@ -65,15 +67,26 @@ def due(results: Results, names: list[str], *, quick: bool, at_least: int = 0) -
         quick: whether the plans are the small ones.
         at_least: how many rounds the targets' plans have; more than their own number may be wanted,
             so that each contender begins as often as any other.
+        ours: whether to leave the contenders out with which ours are compared.
     """
     found = [
         Due(MEASUREMENTS[name], plan, turn)
         for name in names
-        for plan in MEASUREMENTS[name].plans(quick)
+        for plan in map(_only_ours if ours else _all, MEASUREMENTS[name].plans(quick))
         for turn in range(plan.repeats if plan.lag else max(plan.repeats, at_least))
         if not results.has(name, plan.parameters(), turn)
     ]
     return sorted(found, key=lambda each: each.turn + each.plan.lag)
+
+
+def _all(plan: rounds.Plan) -> rounds.Plan:
+    return plan
+
+
+def _only_ours(plan: rounds.Plan) -> rounds.Plan:
+    """Leave others out, where there are others."""
+    ours = tuple(name for name in plan.contenders if name.startswith("ours"))
+    return replace(plan, contenders=ours or plan.contenders)
 
 
 def run(results: Results, wanted: list[Due], minutes: float) -> bool:
@@ -126,6 +139,11 @@ def main() -> int:
         action="store_true",
         help="small and once, to see that everything works; the figures mean nothing",
     )
+    parser.add_argument(
+        "--ours",
+        action="store_true",
+        help="only our own contenders: nothing is compared, so give a --folder of its own",
+    )
     parser.add_argument("--list", action="store_true", help="say which rounds are missing, and end")
     parser.add_argument(
         "--page",
@@ -136,6 +154,8 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help="write it into docs/, too")
     parser.add_argument("--folder", type=Path, help="where results are kept")
     arguments = parser.parse_args()
+    if arguments.ours and arguments.folder is None:
+        parser.error("--ours compares nothing: give it a --folder of its own")
     folder = arguments.folder or (FOLDER / "quick" if arguments.quick else FOLDER)
     if arguments.page:
         print(write_page(Results.to_show(folder), publish=arguments.publish))
@@ -146,6 +166,7 @@ def main() -> int:
         arguments.only or list(MEASUREMENTS),
         quick=arguments.quick,
         at_least=arguments.rounds,
+        ours=arguments.ours,
     )
     expected = sum(each.plan.minutes for each in wanted)
     rounds.say(

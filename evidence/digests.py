@@ -7,8 +7,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import json
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -104,6 +105,69 @@ def _running(file: Path) -> str:
 def query_digest() -> str:
     """Return the digest of what a query of the campaign and of the benchmarks runs."""
     return digest_of(modules_of(QUERY))
+
+
+FOOTPRINT = ROOT / "benchmarks" / "footprint" / "functions.json"
+"""The functions that run while batches follow one another, by module; see that folder."""
+
+
+def speed_digest() -> str:
+    """Return the digest of what a batch runs, once the query has started: the functions of
+    `FOOTPRINT`, the other code of their modules, and that of the modules which these import.
+    """
+    functions: dict[str, list[str]] = json.loads(FOOTPRINT.read_text(encoding="utf-8"))
+    names = {PACKAGE / module: set(found) for module, found in functions.items()}
+    # A module that is gone has no code, and its name counts.
+    there = [file for file in names if file.is_file()]
+    imported = {
+        found
+        for file in there
+        for name in _imports_of(file)
+        if (found := _file_of(name, PACKAGE)) is not None
+    }
+    digest = hashlib.sha256("\0".join(sorted(functions)).encode())
+    for file in sorted({*there, *imported}):
+        code = without_others(file.read_text(encoding="utf-8"), names.get(file, set()))
+        digest.update(f"{file.relative_to(ROOT).as_posix()}\0{code}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def without_others(text: str, functions: Collection[str]) -> str:
+    """Return the code of a module without all functions and methods but these, without comments and
+    docstrings. A function within one that stays, stays.
+
+    Args:
+        text: of the module.
+        functions: qualified names (``Class.method``).
+    """
+    lines = text.splitlines(keepends=True)
+    gone = [
+        (min([node.lineno, *(each.lineno for each in node.decorator_list)]), node.end_lineno)
+        for name, node in functions_of(ast.parse(text))
+        if name not in functions
+    ]
+    for first, last in sorted(gone, reverse=True):
+        lines[first - 1 : last] = []
+    return code_of("".join(lines))
+
+
+def functions_of(
+    node: ast.AST, prefix: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Return the functions and methods of a syntax tree with their qualified names, without those
+    within others.
+
+    Args:
+        node: the tree.
+        prefix: of the names.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{child.name}", child
+        elif isinstance(child, ast.ClassDef):
+            yield from functions_of(child, f"{prefix}{child.name}.")
+        else:
+            yield from functions_of(child, prefix)
 
 
 def stores_digest() -> str:

@@ -6,14 +6,26 @@ from __future__ import annotations
 import ast
 import io
 import json
+import sys
 import tokenize
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from evidence import versions
+from benchmarks.footprint.__main__ import names_in
+from benchmarks.footprint.recorder import Recorder
+from evidence import digests, versions
 from evidence.__main__ import RESULTS, Result, lines
-from evidence.digests import PACKAGE, PROTOCOL, QUERY, code_of, digest_of, modules_of, run_by
+from evidence.digests import (
+    PACKAGE,
+    PROTOCOL,
+    QUERY,
+    code_of,
+    digest_of,
+    modules_of,
+    run_by,
+    without_others,
+)
 
 FILES = {
     "onceforall/__init__.py": "",
@@ -311,3 +323,134 @@ def test_a_version_that_was_not_run_again_keeps_its_record_and_one_that_was_lose
 def test_a_test_of_a_class_is_named_as_pytest_takes_it():
     case = ET.Element("testcase", classname="tests.sinks.test_a.TestB", name="test_c[d]")
     assert versions._node(case) == "tests/sinks/test_a.py::TestB::test_c[d]"
+
+
+RUNNING = '''import json
+
+LIMIT = 3
+
+
+class Sink:
+    """A sink."""
+
+    size: int = 4
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    @property
+    def slow(self) -> int:
+        return 5
+
+    def write(self) -> int:
+        def inner() -> int:
+            return LIMIT
+
+        return inner()
+
+
+if LIMIT:
+
+    @cache
+    def start() -> None:
+        """Begin."""
+
+
+async def later() -> None:
+    pass
+'''
+
+WRITING = """import json
+LIMIT = 3
+class Sink:
+    size: int = 4
+    def write(self) -> int:
+        def inner() -> int:
+            return LIMIT
+        return inner()
+if LIMIT:
+"""
+
+
+def test_of_a_module_only_the_functions_that_ran_stay_and_what_belongs_to_none():
+    assert without_others(RUNNING, {"Sink.write"}) == WRITING
+    everything = {"Sink.__init__", "Sink.slow", "Sink.write", "start", "later"}
+    assert without_others(RUNNING, everything) == code_of(RUNNING)
+    assert without_others("", {"gone"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "voided"),
+    [
+        pytest.param("return LIMIT\n", "return LIMIT + 1\n", True, id="function"),
+        pytest.param("LIMIT = 3\n", "LIMIT = 4\n", True, id="constant"),
+        pytest.param("rows = 0", "rows = 1", False, id="what only a start runs"),
+        pytest.param("def write", "def put", True, id="another name"),
+    ],
+)
+def test_speed_is_voided_by_what_a_batch_runs(old, new, voided, tmp_path, monkeypatch):
+    package = tmp_path / "onceforall"
+    package.mkdir()
+    (tmp_path / "functions.json").write_text('{"sink.py": ["Sink.write"]}')
+    monkeypatch.setattr(digests, "ROOT", tmp_path)
+    monkeypatch.setattr(digests, "PACKAGE", package)
+    monkeypatch.setattr(digests, "FOOTPRINT", tmp_path / "functions.json")
+    (package / "sink.py").write_text(RUNNING)
+    before = digests.speed_digest()
+    assert old in RUNNING
+    (package / "sink.py").write_text(RUNNING.replace(old, new))
+    assert (digests.speed_digest() != before) == voided
+
+
+def test_the_footprint_has_what_writes_and_what_decides_and_no_repair():
+    functions = json.loads(digests.FOOTPRINT.read_text())
+    assert "QueryRun.take" in functions["driver/query_run.py"]
+    assert "task/write_task.py" in functions
+    assert {"kafka", "files", "postgres"} <= {
+        name.split("/")[1] for name in functions if name.startswith("sinks/")
+    }
+    assert "spark/repairs.py" not in functions
+    for module, names in functions.items():
+        defined = {
+            name for name, _ in digests.functions_of(ast.parse((PACKAGE / module).read_text()))
+        }
+        # What was renamed or deleted since voids the figures, and they say so.
+        assert defined & {name.split(".<locals>")[0] for name in names}, module
+
+
+def test_a_driver_is_recorded_from_its_second_batch_on_and_a_worker_from_the_start(tmp_path):
+    run = {}
+    text = "class QueryRun:\n def take(self): open_or_write()\ndef open_or_write(): pass\n"
+    # What is no module of the package isn't written down: this test, and what it calls.
+    code = compile(text, str(tmp_path / "onceforall/driver/query_run.py"), "exec")
+    exec(code, run)
+    for kind, calls, expected in (
+        ("driver", 1, []),
+        ("driver", 2, ["QueryRun.take", "open_or_write"]),
+        ("worker", 1, ["QueryRun.take", "open_or_write"]),
+    ):
+        folder = tmp_path / f"{kind}-{calls}"
+        folder.mkdir()
+        recorder = Recorder(folder, is_worker=kind == "worker")
+        before = sys.getprofile()
+        sys.setprofile(recorder)
+        try:
+            for _ in range(calls):
+                run["QueryRun"]().take()
+        finally:
+            sys.setprofile(before)
+        written = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+        assert written == [f"driver/query_run.py {name}" for name in expected]
+
+
+def test_what_was_recorded_is_sorted_and_refused_where_a_side_is_missing(tmp_path):
+    (tmp_path / "1.txt").write_text(
+        "driver/coordinator.py b\ndriver/coordinator.py a.<locals>.<lambda>\n"
+    )
+    with pytest.raises(SystemExit, match=r"nothing of task/write_task\.py was recorded"):
+        names_in(tmp_path)
+    (tmp_path / "2.txt").write_text("task/write_task.py c\ndriver/coordinator.py A.a\n")
+    assert names_in(tmp_path) == {
+        "driver/coordinator.py": ["A.a", "b"],
+        "task/write_task.py": ["c"],
+    }

@@ -8,10 +8,11 @@ The file::
 A unit is one round of one measurement under one set of parameters: ``{"measurement", "parameters",
 "round", "at", "commit", "seconds", "order", "samples": {contender:
 {figure: value}}}``. It is added as a whole, so that what is compared was measured together. A
-contender that failed has ``{"error": text}``.
+contender that failed has ``{"error": text}``. A unit that measures restarts has the digest of all
+that a query runs, too (``"whole"``), and is missing where that has changed.
 
 The file never holds figures of two codes or of two machines: where either has changed, it begins
-anew.
+anew. The code is what a batch runs once the query has started (``evidence.digests.speed_digest``).
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ import psutil
 from typing_extensions import Self
 
 from benchmarks.settings import FOLDER, ROOT
-from evidence.digests import digest_of, query_digest
+from evidence.digests import digest_of, query_digest, speed_digest
 
 SOURCE = ROOT / "src" / "onceforall"
 HARNESS = ROOT / "benchmarks"
 _NO_JUDGES = {
     "__main__.py",
     "acceptance.py",
+    "footprint/__init__.py",
+    "footprint/__main__.py",
+    "footprint/recorder.py",
+    "footprint/site/sitecustomize.py",
     "options/partition_order.py",
     "options/state_backends.py",
     "report/charts.py",
@@ -50,6 +55,9 @@ _NO_JUDGES = {
 }
 """What shows results, or measures something that isn't among them."""
 _PACKAGES = ("pyspark", "confluent-kafka", "kafka-python", "pyarrow", "numpy", "psycopg")
+
+STARTS = frozenset({"curves", "recovery"})
+"""The measurements that start queries again, and so measure what a start does."""
 
 PUBLISHED = ROOT / "docs" / "performance.json"
 """The results behind the published page; another clone goes on from them."""
@@ -125,7 +133,8 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.file = folder / "results.json"
-        self._source = query_digest() if source is None else source
+        self._source = speed_digest() if source is None else source
+        self._whole = query_digest() if source is None else source
         self._harness = harness_digest()
         self._began_s = time.monotonic()
         self._published = PUBLISHED if published is None and folder == FOLDER else published
@@ -136,6 +145,12 @@ class Results:
             "runs": [],
             "units": {},
         }
+        if not only_read:
+            self.data["units"] = {
+                name: unit
+                for name, unit in self.data["units"].items()
+                if unit["measurement"] not in STARTS or unit.get("whole") == self._whole
+            }
 
     @classmethod
     def to_show(cls, folder: Path = FOLDER, published: Path = PUBLISHED) -> Self:
@@ -186,6 +201,7 @@ class Results:
             "seconds": round(seconds, 1),
             "order": list(order),
             "samples": dict(samples),
+            **({"whole": self._whole} if measurement in STARTS else {}),
         }
         self.save()
 

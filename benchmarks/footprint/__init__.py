@@ -1,0 +1,1 @@
+"""Which functions of the package run while batches follow one another."""
