@@ -21,8 +21,9 @@ from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedErr
 from onceforall.operate import moving, moving_checkpoint
 from onceforall.operate.detaching import detach
 from onceforall.operate.moving_checkpoint import move_checkpoint
-from onceforall.protocol.entries import Claim
+from onceforall.protocol.entries import Claim, Done
 from onceforall.sinks.files import FileSink
+from onceforall.spark import mending, repairs
 
 SCHEMA = "state/0/_stateSchema/default/0_schema"
 
@@ -166,6 +167,85 @@ def test_what_a_killed_start_has_set_aside_goes_along(checkpoint, tmp_path):
     new, _ = checkpoint.move(tmp_path / "new")
     assert checkpoint.files().keys() == before.keys()
     assert_same(new, checkpoint)
+
+
+def begun(folder, *, decided, boot_id="elsewhere"):
+    """A checkpoint whose first batch a run on another machine has written the state of."""
+    made = Whole(folder)
+    made.live()
+    (made.path / "commits" / "0").unlink()
+    (made.path / "state" / "0" / "1" / "3.zip").unlink()
+    made.put("state/0/1/1.zip", "of the first batch")
+    log = CommitLog(LocalStore(made.home), first_generation=made.bound().first_generation)
+    generation = log.claim(Claim(QUERY, "run", str(made.path), boot_id=boot_id)).generation
+
+    def decide():
+        log.append(generation, commit(0))
+        log.append(generation, Done(0))
+        made.put("commits/0", "v1\n{}")
+
+    if decided:
+        decide()
+    return made, decide
+
+
+def test_state_of_a_run_that_decides_while_the_move_begins_goes_along(tmp_path, monkeypatch):
+    """It was taken for one that was cut off, and its state set aside."""
+    old, decide = begun(tmp_path / "old", decided=False)
+    before = old.files()
+    assert "state" in mending.mend(old.path).steps[0]
+    copy_log = moving.copy_log
+
+    def late(*arguments):
+        decide()
+        return copy_log(*arguments)
+
+    monkeypatch.setattr(moving, "copy_log", late)
+    new, _ = old.move(tmp_path / "new")
+    assert old.files().keys() == before.keys() | {"commits/0"}
+    assert_same(new, old)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_state_that_a_start_takes_away_while_it_is_copied_ends_the_move(
+    tmp_path, monkeypatch, comes_back
+):
+    """It stood still since before the batch was decided; it looks at what it has taken, and lays
+    it back, unless it is killed in between."""
+    old, _ = begun(tmp_path / "old", decided=True)
+    before = old.files()
+    taken = old.path / "onceforall-set-aside" / "state.0-aaaaaaaa.taken"
+    names = moving_checkpoint._names
+    listed = []
+
+    def with_a_late_start(checkpoint):
+        if checkpoint == old.path and not listed:
+            assert repairs._set_aside(old.path / "state", taken)
+            listed.append(names(checkpoint))
+            if comes_back:
+                repairs._lay_back(taken, old.path / "state")
+            return listed[0]
+        return names(checkpoint)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving_checkpoint, "_names", with_a_late_start)
+        with pytest.raises(FencedError, match="have come or gone while they were copied"):
+            old.move(tmp_path / "new")
+    assert listed
+    assert not any(name.startswith("state") for name in listed[0])
+    new, _ = old.move(tmp_path / "new")
+    assert old.files().keys() == before.keys()
+    assert_same(new, old)
+
+
+def test_state_that_may_be_torn_is_set_aside_before_the_move_for_nobody_can_tell_behind_it(
+    tmp_path,
+):
+    old, _ = begun(tmp_path / "old", decided=False)
+    old.put(SCHEMA, "half of i")
+    new, _ = old.move(tmp_path / "new")
+    assert [name for name in new.files() if name.startswith("state")] == []
+    assert "sources/0/0" in new.files()
 
 
 def test_a_move_that_is_finished_under_another_name_says_which_name_to_give_back(

@@ -12,7 +12,7 @@ import pytest
 
 from commit_log.building import commit, open_log
 from commit_log.stores import Actor
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
 from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.remote import RemoteStore
@@ -138,6 +138,48 @@ def test_a_log_is_moved_twice(checkpoint, tmp_path):
     assert checkpoint.start()[2].decided.commit.batch == 2
     assert_sealed(old_place(checkpoint))
     assert_sealed(open_log(LocalStore(tmp_path / "b")))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_move_that_was_killed_is_finished_where_the_checkpoint_was_renamed_since(
+    checkpoint, tmp_path, monkeypatch, earlier
+):
+    checkpoint.live(0)
+    if earlier:
+        shutil.rmtree(checkpoint.home / "pointer")
+    path, elsewhere = checkpoint.path, tmp_path / "elsewhere"
+    with monkeypatch.context() as patched:
+        patched.setattr(repointing, "point_to", lambda *_: (_ for _ in ()).throw(OSError))
+        with pytest.raises(OSError):
+            checkpoint.move(elsewhere)
+    renamed = path.rename(path.with_name("renamed"))
+    if earlier:
+        # Nothing but the name tells that the log there is this one.
+        with pytest.raises(CheckpointMismatchError, match="checkpoint, and this one .* its name"):
+            move_log(str(renamed), str(elsewhere))
+        renamed.rename(path)
+        renamed = path
+    with pytest.raises(CheckpointMismatchError, match=r"Finish it: .* [^ ]*elsewhere$"):
+        move_log(str(renamed), str(tmp_path / "another"))
+    move_log(str(renamed), str(elsewhere))
+    bound = binding.find(LocalStore(renamed / "onceforall"))
+    assert bound.log().look().decided.commit == commit(0, "g0")
+
+
+def test_a_place_that_was_emptied_before_the_move_was_finished_is_named(
+    checkpoint, tmp_path, monkeypatch
+):
+    checkpoint.live(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(repointing, "point_to", lambda *_: (_ for _ in ()).throw(OSError))
+        with pytest.raises(OSError):
+            checkpoint.move(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / "unmounted")
+    with pytest.raises(CheckpointMismatchError, match="holds none any more.*mount that volume"):
+        checkpoint.move(tmp_path / "elsewhere")
+    (tmp_path / "unmounted").rename(tmp_path / "elsewhere")
+    checkpoint.move(tmp_path / "elsewhere")
+    assert checkpoint.start()[2].decided.commit == commit(0, "g0")
 
 
 @pytest.mark.parametrize("earlier", [False, True])

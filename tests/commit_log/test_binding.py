@@ -437,6 +437,42 @@ def test_a_late_claim_in_the_log_that_was_left_is_no_log_that_was_put_there(
         claim(bound.store)
 
 
+def test_a_late_claim_in_the_home_that_a_log_without_a_pointer_has_left_is_no_log_put_there(
+    checkpoint, elsewhere, tmp_path
+):
+    """A log of an earlier release, moved, detached and returned to: no pointer says itself that a
+    log lay in the home."""
+    home = LocalStore(checkpoint.home)
+    late = CommitLog(home)
+    late.claim(Claim("q", "run", "/cp"))
+    bound = binding.find(home)
+    assert (bound.id, bound.location) == ("", None)
+    away = binding.log_location(str(tmp_path / "away"))
+    log_id = repointing.log_id_at(LocalStore(tmp_path / "away"), bound, str(checkpoint.path))
+    repointing.point_to(home, bound, away, log_id, LocalStore(tmp_path / "away"))
+    repointing.point_nowhere(home, binding.find(home), 0)
+    returned = checkpoint.bind(elsewhere)
+    assert late.claim(Claim("q", "late", "/cp")).generation == returned.first_generation
+    assert checkpoint.bind(elsewhere).id == returned.id
+
+
+def test_a_folder_without_a_pointer_or_an_entry_binds_nothing(checkpoint):
+    """A start was killed there; until then it was another's checkpoint."""
+    home = LocalStore(checkpoint.home)
+    assert not binding.is_bound(home)
+    checkpoint.home.mkdir(parents=True)
+    assert not binding.is_bound(home)
+    bound = checkpoint.bind()
+    assert binding.is_bound(home)
+    repointing.point_nowhere(home, bound, 3)
+    assert not binding.is_bound(home)
+
+
+def test_a_log_of_an_earlier_release_is_bound_by_its_entries(checkpoint):
+    claim(LocalStore(checkpoint.home))
+    assert binding.is_bound(LocalStore(checkpoint.home))
+
+
 def test_a_place_that_a_move_has_left_is_not_followed_once_it_is_emptied(checkpoint, elsewhere):
     """Its mark stays there, and the new place may not be mounted."""
     home, other = LocalStore(checkpoint.home), elsewhere.with_name("other")

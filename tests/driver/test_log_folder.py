@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from commit_log.test_remote import Ignoring, ScriptedClient
-from onceforall.commit_log import LocalStore, binding
+from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.driver.log_folder import (
     bind_log,
@@ -27,6 +27,7 @@ from onceforall.errors import (
 from onceforall.protocol.entries import Claim
 from onceforall.spark.remote_path import RemotePath
 from onceforall.spark.stores import Stores
+from support.syncing import Recorder
 
 ELSEWHERE = "s3a://bucket/logs/ads"
 
@@ -87,6 +88,31 @@ def test_what_an_earlier_release_has_set_aside_is_known_by_its_folder(tmp_path):
     (tmp_path / "onceforall-detached-4").mkdir()
     (tmp_path / "onceforall-detached-9.tar.gz").write_text("an archive of it")
     assert bind_log(tmp_path, Settings(), Stores()).first_generation == 5
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_what_a_plain_query_has_finished_is_durable_before_the_checkpoint_is_marked(
+    tmp_path, monkeypatch, detached
+):
+    """A loss of power behind the mark would else take a finished batch for an unfinished one of
+    ours, which is written again."""
+    path, wanted = tmp_path / "cp", Settings(commit_log=str(tmp_path / "log"))
+    for name in ("offsets/0", "commits/0", "offsets/1", "commits/1", "state/0/0/2.delta"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("x")
+    home = LocalStore(path / "onceforall")
+    if detached:
+        bound = bind_log(path, wanted, Stores())
+        repointing.point_nowhere(home, bound, bound.first_generation)
+    recorder = Recorder(monkeypatch)
+    bind_log(path, wanted, Stores())
+    pointer = recorder.linked(path / "onceforall/pointer" / f"{2 * detached:08d}.json")
+    before = {path for call, path in recorder.calls[:pointer] if call == "sync"}
+    needed = ("commits/1", "commits", "offsets/1", "offsets", "state/0/0/2.delta", "state/0/0", ".")
+    assert {path / name for name in needed} <= before
+    recorder.calls.clear()
+    bind_log(path, wanted, Stores())
+    assert ("sync", path / "commits/1") not in recorder.calls
 
 
 def test_rows_are_kept_beside_the_log(tmp_path):

@@ -1,5 +1,8 @@
 """What is read of Spark's own files."""
 
+import pytest
+
+from onceforall.errors import CheckpointMismatchError
 from onceforall.spark import checkpoint as spark_checkpoint
 
 
@@ -13,3 +16,13 @@ def test_the_offsets_of_all_sources_are_a_batchs_offsets(tmp_path):
     assert spark_checkpoint.offsets_of(tmp_path, 3) == ('{"a":{"0":1}}', '{"b":{"0":2}}', "-")
     assert spark_checkpoint.header_of(tmp_path, 3) == ("v1", '{"batchWatermarkMs":0}')
     assert spark_checkpoint.known_plan_of(tmp_path, 4) == ()
+
+
+def test_the_folder_that_a_killed_start_has_left_makes_no_batch_one_of_ours(tmp_path):
+    """The plain query goes on behind it, and its next batch may be visible in part."""
+    for name in ("offsets/0", "commits/0", "offsets/1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('v1\n{}\n{"a":{"0":1}}')
+    (tmp_path / "onceforall").mkdir()
+    with pytest.raises(CheckpointMismatchError, match="Batch 1 .*begun without onceforall"):
+        spark_checkpoint.check_take_over(tmp_path, None)

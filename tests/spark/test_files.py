@@ -63,6 +63,13 @@ def test_before_the_decision_all_is_durable_on_which_the_batch_depends(
     }
 
 
+def test_what_a_plain_query_has_finished_is_made_durable_as_a_whole(files, checkpoint, monkeypatch):
+    recorder = Recorder(monkeypatch)
+    files.sync_finished()
+    below = {str(each.relative_to(checkpoint)) for each in checkpoint.rglob("*")}
+    assert synced(recorder, checkpoint) == {".", *below} - {"metadata", "offsets/.1.crc"}
+
+
 def test_what_is_durable_is_not_synced_again_and_what_is_new_is_with_the_folder_that_names_it(
     files, checkpoint, monkeypatch
 ):

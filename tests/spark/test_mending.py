@@ -3,6 +3,7 @@ commit log; Spark itself is in tests/crash."""
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -551,10 +552,23 @@ def test_state_that_was_set_aside_rightly_stays_there_when_a_batch_is_decided_wi
     assert not (made.path / "state").exists()
 
 
-@pytest.mark.parametrize("call", range(1, 7))
-def test_a_lay_back_that_was_killed_is_finished(tmp_path, monkeypatch, call):
+OF_THE_HDFS_PROVIDER = (
+    "0/0/2.delta", "0/1/2.delta", "0/_metadata/metadata", "0/0/_metadata/schema"
+)  # fmt: skip
+OF_ROCKSDB = (
+    "0/0/2.zip", "0/0/SSTs/000008-a3.sst", "0/1/2.zip", "0/1/SSTs/000009-a3.sst", "0/0/logs/7.log"
+)  # fmt: skip
+OF_FORMAT_2 = (
+    "0/0/2_6c3d0a50-6e0c-4d3c.zip", "0/0/SSTs/000008-a3.sst", "0/0/2_6c3d0a50-6e0c-4d3c.changelog",
+    "0/0/logs/7.log",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("files", [OF_THE_HDFS_PROVIDER, OF_ROCKSDB, OF_FORMAT_2])
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_lay_back_that_was_killed_is_finished(tmp_path, monkeypatch, files, call):
     made = Checkpoint(tmp_path / "cp")
-    for file in ("0/0/2.delta", "0/1/2.delta", "0/_metadata/metadata", "0/0/_metadata/schema"):
+    for file in files:
         made.write(f"state/{file}", file)
     before = made.files()
     put_aside(made, "state")
@@ -586,16 +600,26 @@ def test_state_of_an_undecided_first_batch_goes_by_hand_where_the_machine_was_st
     assert (made.path / "state").exists() == (not goes)
 
 
+@pytest.mark.parametrize(
+    "version",
+    [
+        "{}.delta",
+        "{}.zip",
+        "{}_6c3d0a50-6e0c-4d3c-9b0d-1d0f6e5a7f11.zip",
+        "{}_6c3d0a50-6e0c-4d3c-9b0d-1d0f6e5a7f11.changelog",
+    ],
+)
 @pytest.mark.parametrize("batches", [1, 2])
 @pytest.mark.parametrize("killed", [True, False])
 def test_state_of_a_run_that_was_alive_comes_back_when_it_has_decided(
-    tmp_path, monkeypatch, killed, batches
+    tmp_path, monkeypatch, killed, batches, version
 ):
     """The query was not stopped before the command."""
     made = new_checkpoint(tmp_path / "cp")
     made.write("offsets/0", PLAN)
     made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
-    made.write("state/0/0/1.delta", "of the first batch")
+    first = f"state/0/0/{version.format(1)}"
+    made.write(first, "of the first batch")
     made.write("state/0/_metadata/metadata", "a schema")
     generation = made.log.claim(Claim(ID, "run", str(made.path), boot_id="elsewhere")).generation
     with monkeypatch.context() as patched:
@@ -611,11 +635,61 @@ def test_state_of_a_run_that_was_alive_comes_back_when_it_has_decided(
         made.log.append(generation, Commit(batch, OFFSETS, {}, header=HEADER))
         made.log.append(generation, Done(batch))
         if batch:
-            made.write(f"state/0/0/{batch + 1}.delta", "of the next batch")
+            made.write(f"state/0/0/{version.format(batch + 1)}", "of the next batch")
     [step] = mending.put_back(made.path).steps
     assert "laid back" in step
-    assert made.text("state/0/0/1.delta") == "of the first batch"
+    assert made.text(first) == "of the first batch"
     assert made.text("state/0/_metadata/metadata") == "a schema"
+
+
+def test_a_command_that_claims_hides_nothing_of_the_run_before_it(tmp_path, monkeypatch):
+    """A move of the log claims on the machine as it is started now."""
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", PLAN)
+    made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
+    made.write("state/0/0/_metadata/schema", "half of i")
+    monkeypatch.setattr(mending, "boot_id", lambda: "of this machine")
+    made.log.claim(Claim(ID, "run", str(made.path), boot_id="before"))
+    made.log.claim(Claim(ID, "move-1", str(made.path), boot_id="of this machine"))
+    assert mending.put_back(made.path).steps == ()
+    [step] = mending.mend(made.path).steps
+    assert "state was written before the machine was started" in step
+
+
+def test_what_a_source_keeps_in_a_form_of_its_own_stays(tmp_path):
+    """Iceberg's source has one line of JSON, in a folder of its own."""
+    made = new_checkpoint(tmp_path / "cp")
+    offset = '{"version":1,"snapshot_id":123,"position":0,"scan_all_files":true}'
+    made.write("offsets/0", "\n".join((*HEADER, offset, "-")))
+    made.write("sources/0/offsets/0", offset)
+    made.write("sources/1/0", "7\nany form")
+    made.write("state/0/0/1.delta", "of the first batch")
+    made.lose("state/0/0/_metadata/schema")
+    assert mending.put_back(made.path).steps == ()
+    made.write("sources/0/offsets/0", "\0" * 40)
+    assert sorted(str(step).partition(" ")[0] for step in mending.put_back(made.path).steps) == [
+        f"{made.path}/{name}" for name in ("offsets/0", "sources/0/offsets/0", "state")
+    ]
+
+
+@pytest.mark.parametrize("torn", ["", "\0" * 40, "v", "v1", 'v1\n{"path":'])
+def test_of_the_first_batch_behind_a_plain_query_the_sources_torn_entries_go_too(tmp_path, torn):
+    """Spark's file source doesn't start with one."""
+    made = new_checkpoint(tmp_path / "cp")
+    shutil.rmtree(made.path / "state")
+    for batch in range(3):
+        plan = "\n".join((*HEADER, f'{{"logOffset":{batch}}}'))
+        made.write(f"offsets/{batch}", plan)
+        made.write(f"sources/0/{batch}", 'v1\n{"path":"x"}')
+        if batch < 2:
+            made.write(f"commits/{batch}", COMMITTED)
+    made.write("sources/0/1", torn)
+    assert mending.put_back(made.path).steps == ()
+    made.write("sources/0/1", 'v1\n{"path":"x"}')
+    made.write("sources/0/2", torn)
+    mending.put_back(made.path)
+    assert made.set_aside() == ["offsets.2", "sources.0.2"]
+    assert mending.put_back(made.path).steps == ()
 
 
 def test_a_plan_beside_a_source_that_has_nothing_yet_stays(tmp_path):

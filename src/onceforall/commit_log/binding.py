@@ -251,9 +251,17 @@ def _lay_here(home: Store) -> bool:
     detached. Whoever was late there has claimed generations above, which the newest log has, too.
     """
     return any(
-        each.location is None and each.below is None and each.moving is None
+        each.from_home or (each.location is None and each.below is None and each.moving is None)
         for each in all_pointers(home)
     )
+
+
+def is_bound(home: Store) -> bool:
+    """Tell whether a checkpoint has a log, and wasn't made a plain query's since. A folder without
+    a pointer proves nothing: a start that was killed there leaves one.
+    """
+    pointer = newest_pointer(home)
+    return has_entries(home, 0) if pointer is None else pointer.detached is None
 
 
 def is_detached(home: Store) -> bool:

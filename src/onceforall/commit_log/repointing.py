@@ -111,6 +111,30 @@ def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
     return str(found["id"])
 
 
+def moved_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
+    """Return the id under which a log lies to which a move has gone past the point of no return.
+
+    Raises:
+        CheckpointMismatchError: the place holds another log, or none any more.
+    """
+    found = mark_of(store)
+    if found is None:
+        raise CheckpointMismatchError(
+            f"{store.describe('')}, to which the log was moved, holds none any more. Put back what "
+            "lay there, or mount that volume."
+        )
+    # The checkpoint may have been renamed since.
+    if bound.id and found["id"] == bound.id:
+        return str(found["id"])
+    if found["checkpoint"] != checkpoint:
+        raise CheckpointMismatchError(
+            f"{store.describe('')} holds the commit log of the checkpoint {found['checkpoint']}, "
+            f"and this one is {checkpoint}. If it was renamed since the move began, give it its "
+            "name back, and repeat the command with that."
+        )
+    return log_id_at(store, bound, checkpoint)
+
+
 def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: Store) -> None:
     """Make a checkpoint point to where its log was moved, by the next pointer.
 

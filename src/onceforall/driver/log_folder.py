@@ -28,6 +28,7 @@ from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import mending
+from onceforall.spark.files import SparkFiles
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.state_files import MANAGER, STATE_FORMAT
 from onceforall.spark.stores import Stores
@@ -133,7 +134,7 @@ def bind_log(
     Raises:
         CheckpointMismatchError: checkpoint, pointer, log and option don't fit together.
         ConfigurationError: an option is wrong.
-        CommitLogError: the folder can't be made or read.
+        CommitLogError: the folder can't be made or read, or Spark's files can't be synced.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     wanted = None if settings.commit_log is None else stores.log_location(settings.commit_log)
@@ -152,6 +153,12 @@ def bind_log(
         binding.pointer_of(store_at(folder))
         for folder in spark_checkpoint.detached_logs(checkpoint)
     )
+    if isinstance(checkpoint, Path) and not spark_checkpoint.is_ours(checkpoint):
+        files = SparkFiles(checkpoint)
+        try:
+            files.sync_finished()
+        finally:
+            files.close()
     # Tested before it is trusted, and before anything is in it.
     pointer = binding.pointer_of(store_at(home))
     location = wanted if pointer is None else pointer[1]

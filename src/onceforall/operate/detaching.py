@@ -166,14 +166,16 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         else stores.log_location(arguments.path("commit_log", commit_log))
     )
     report = _Report(dry_run)
-    mended = mending.put_back(path, wanted, stores=stores, adopt=adopt_checkpoint, dry_run=dry_run)
+    mended = mending.put_back(
+        path, wanted, stores=stores, adopt=adopt_checkpoint, dry_run=dry_run, by_hand=True
+    )
     if dry_run and mended.steps:
         return _foresee_mending(path, mended, report, adopt=adopt_checkpoint)
     for step in mended.steps:
         report.say(step)
     query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
-    if not spark_checkpoint.is_ours(path):
+    if not spark_checkpoint.was_begun(path):
         return _detached_before(path, report)
     bound = binding.find(
         store_at(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=stores.open
@@ -215,6 +217,10 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     failpoints.hit("detach.before")
     run = _recover(path, config, log, checked, timeout_s=timeout_s, report=report)
     failpoints.hit("detach.recovered")
+    # Once more, behind the claim: the run that is fenced by it may have decided since, and may need
+    # what was set aside while it was alive.
+    for step in mending.put_back(path, wanted, stores=stores, adopt=adopt_checkpoint).steps:
+        report.say(step)
     passed = _pass_decided(path, run.decided, report)
     failpoints.hit("detach.passed")
     if never_ran:

@@ -114,7 +114,7 @@ def move_log(
         if unfinished.checkpoint is not None or unfinished.location != location:
             raise finish_first(path, unfinished)
         generation = unfinished.generation
-        log_id, entries = repointing.log_id_at(target, bound, str(path)), 0
+        log_id, entries = repointing.moved_id_at(target, bound, str(path)), 0
     repointing.point_to(home, bound, location, log_id, target)
     return Moved(location, entries, generation)
 

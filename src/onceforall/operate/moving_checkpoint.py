@@ -6,9 +6,10 @@ The order, and why a crash anywhere leaves something that the same command goes 
 1. The new place gets a pointer that says that a checkpoint is being moved there. A start there is
    refused as long as it is the newest. In the old log a generation is claimed and all below it are
    sealed, as by a start, and what still counts of the log is copied (``moving``).
-2. Spark's files are copied, read back and compared: ``offsets``, ``commits``, ``sources`` and
-   ``state``, and last ``metadata``, by which Spark knows a checkpoint. Where the old place names
-   itself in the metadata of state, the new one is named.
+2. What was set aside and is needed is laid back, now that no run decides any more. Spark's files
+   are copied, read back and compared: ``offsets``, ``commits``, ``sources`` and ``state``, and last
+   ``metadata``, by which Spark knows a checkpoint. Where the old place names itself in the metadata
+   of state, the new one is named. If files have come or gone meanwhile, the move ends here.
 3. Behind the claim, in the old log, a MOVED entry is created. It is the point of no return: a start
    there stops with an error that names the new place.
 4. In the new log a generation is claimed under the new place, and its next pointer says that the
@@ -23,7 +24,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import mending
 from onceforall.spark.commits import sync_folder
 from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
+from onceforall.spark.repairs import SetAside, set_aside_under
 from onceforall.spark.stores import Stores
 
 __all__ = ["MovedCheckpoint", "move_checkpoint"]
@@ -104,7 +106,7 @@ def move_checkpoint(
     if f"{new}/".startswith(f"{old}/") or f"{old}/".startswith(f"{new}/"):
         raise OptionError(f"{new} and {old} lie in each other. Name a folder outside of it.")
     # A new place gets none of what was set aside, and that may be needed.
-    mending.put_back(old, stores=stores)
+    mending.put_back(old, stores=stores, by_hand=True)
     bound, query_id = moving.bound_log(old, stores)
     unfinished = moving.moved_before(bound)
     home = store_at(new / spark_checkpoint.LOG_FOLDER)
@@ -116,7 +118,13 @@ def move_checkpoint(
             _check_target(home, new, str(old))
             repointing.expect_move(home, bound, str(old))
             generation, entries = moving.copy_log(bound, home, old, query_id)
-            files = _copy_files(old, new, home)
+            # Once more, behind the claim: the run that is fenced by it may have decided since, and
+            # may need what was set aside while it was alive.
+            mending.put_back(old, stores=stores)
+            aside = set_aside_under(old)
+            copied = _copy_files(old, new, home)
+            _check_standing(old, copied, aside, stores)
+            files = len(copied)
         except OSError as error:
             raise CommitLogError(
                 f"{error.filename or new}: {error.strerror or error}. Nothing was moved. Mend "
@@ -161,9 +169,10 @@ def _check_expected(home: Store, old: AnyPath, new: AnyPath) -> None:
 # --- Spark's files --------------------------------------------------------------------------------
 
 
-def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
-    """Copy Spark's files; each is created, and none is replaced or deleted, for this command may
-    have stood still since its last look, and the query may run in the new place by now.
+def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> list[str]:
+    """Copy Spark's files, and return their names. Each is created, and none is replaced or
+    deleted, for this command may have stood still since its last look, and the query may run in the
+    new place by now.
     """
     names = _names(old)
     left = sorted(set(_names(new)) - set(names))
@@ -202,7 +211,25 @@ def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
     if isinstance(new, Path):
         for folder in {new, *(_parents(new, ordered))}:
             sync_folder(folder)
-    return len(ordered)
+    return ordered
+
+
+def _check_standing(
+    old: AnyPath, copied: Collection[str], aside: Sequence[SetAside], stores: Stores
+) -> None:
+    """See that nobody has taken a file away while others were copied, or laid one back: a start
+    that has stood still since before the claim looks at what it sets aside, and lays it back.
+
+    Raises:
+        FencedError: somebody has.
+    """
+    stands = {*_names(old)} == {*copied} and set_aside_under(old) == aside
+    if not stands or mending.put_back(old, stores=stores, dry_run=True).steps:
+        raise FencedError(
+            f"Files of {old} have come or gone while they were copied: a start or a run of the "
+            "query is alive. Nothing was moved. Stop it, and repeat the command; it goes on where "
+            "it stopped."
+        )
 
 
 def _parts_of_an_earlier_try(

@@ -170,8 +170,8 @@ def check_take_over(checkpoint: AnyPath, takeover: str | None) -> None:
     """Refuse a plain query's checkpoint whose last batch may already be in the sinks, in part.
     Nothing is written.
 
-    The mark of one of ours is the commit log's folder: with it, an unfinished batch is known to be
-    one of ours. ``detach`` takes it away.
+    The mark of one of ours is its pointer to a commit log: with it, an unfinished batch is known to
+    be one of ours. A detachment writes another one.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -198,10 +198,17 @@ def check_take_over(checkpoint: AnyPath, takeover: str | None) -> None:
 
 def is_ours(checkpoint: AnyPath) -> bool:
     """Tell whether a checkpoint has a commit log, and wasn't made a plain query's since."""
+    return binding.is_bound(store_at(checkpoint / LOG_FOLDER))
+
+
+def was_begun(checkpoint: AnyPath) -> bool:
+    """Tell whether a start has come as far as the folder of the commit log at least, and the
+    checkpoint wasn't made a plain query's since.
+    """
     home = checkpoint / LOG_FOLDER
     if isinstance(home, RemotePath):
         # A start that tests the store leaves a folder behind before it binds anything.
-        return binding.pointer_of(store_at(home)) is not None
+        return is_ours(checkpoint)
     return home.exists() and not binding.is_detached(store_at(home))
 
 

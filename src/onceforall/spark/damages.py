@@ -17,7 +17,7 @@ from onceforall.protocol.entries import Commit
 from onceforall.protocol.history import Decided
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.remote_path import AnyPath, RemotePath, files_below
-from onceforall.spark.repairs import Repair, keeps_no_torn_file, set_aside_under
+from onceforall.spark.repairs import Repair, keeps_no_torn_file, set_aside_under, state_version
 
 __all__ = ["Known", "id_in", "needed", "planned_anew"]
 
@@ -34,8 +34,9 @@ class Known:
     """The newest that was claimed before all else was looked at."""
     log: CommitLog | None = None
     was_cut_off: bool = False
-    """The newest run claimed before this machine was started, or on another one: what Spark had
-    written and nobody had synced may be torn, in ways that can't be told from the file."""
+    """Nothing is decided, and a run claimed before this machine was started, or on another one:
+    what Spark had written and nobody had synced may be torn, in ways that can't be told from the
+    file. It is looked for by hand only."""
 
     @property
     def commit(self) -> Commit | None:
@@ -43,13 +44,12 @@ class Known:
         return None if self.decided is None else self.decided.commit
 
 
-def needed(checkpoint: AnyPath, known: Known, *, by_hand: bool = False) -> list[Repair]:
+def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     """Return the repairs that rest on the two rules alone; see ``mending``.
 
     Args:
         checkpoint: its folder.
         known: what the commit log says.
-        by_hand: by a command, before which the query was stopped.
     """
     repairs = [*_identity(checkpoint, known), *_taken_away(checkpoint, known)]
     commit = known.commit
@@ -73,28 +73,28 @@ def needed(checkpoint: AnyPath, known: Known, *, by_hand: bool = False) -> list[
     # What Spark has finished, a plain query before us perhaps, is whole.
     finished = max(last, spark_checkpoint.last_committed(checkpoint))
     is_new = finished < 0
-    repairs += _undecided_plans(checkpoint, commit, finished)
+    behind = (
+        commit.offsets
+        if commit is not None and last == finished
+        else _offsets_in(checkpoint / "offsets" / str(finished))
+    )
+    repairs += _undecided_plans(checkpoint, commit, finished, behind)
     if not keeps_no_torn_file(checkpoint):
-        repairs += _source_logs(checkpoint, commit, is_new=is_new)
+        repairs += _source_logs(checkpoint, behind, is_new=is_new)
         if is_new:
             going = {each.path for each in repairs}
-            cut_off = by_hand and known.was_cut_off
-            repairs += _state_of_nothing(checkpoint, going, cut_off=cut_off)
+            repairs += _state_of_nothing(checkpoint, going, cut_off=known.was_cut_off)
     return repairs
 
 
-def _undecided_plans(checkpoint: AnyPath, commit: Commit | None, finished: int) -> list[Repair]:
-    """Return the repairs of plans behind the last batch that counts: of torn ones, and of those
-    whose input the sources don't know any more.
+def _undecided_plans(
+    checkpoint: AnyPath, commit: Commit | None, finished: int, before: Sequence[str]
+) -> list[Repair]:
+    """Return the repairs of plans behind the last batch that counts, and the offsets that it has
+    reached: of torn ones, and of those whose input the sources don't know any more.
     """
     lines = 3 if commit is None else 2 + len(commit.offsets)
     repairs: list[Repair] = []
-    is_decided = commit is not None and commit.batch == finished
-    before = (
-        commit.offsets
-        if is_decided and commit is not None
-        else _offsets_in(checkpoint / "offsets" / str(finished))
-    )
     for batch, file in _numbered(checkpoint / "offsets"):
         if batch <= finished:
             continue
@@ -123,9 +123,12 @@ def _lacks_input(
             # Nothing of it is in there: of a source that has nothing yet.
             continue
         folder = checkpoint / "sources" / str(source)
-        whole = [file for file in files_below(folder) if _is_entry(file, lines=2, source=True)]
+        there = files_below(folder)
+        entries = _entries_of(folder, there)
+        whole = [file for file in entries if not _is_torn_entry(file)]
+        others = (file for file in there if file not in entries)
         upto = _log_offset(line)
-        if is_first and folder.is_dir() and not any(_log_number(file) >= 0 for file in whole):
+        if is_first and folder.is_dir() and not whole and all(map(_is_blank, others)):
             # Of a Kafka source this is where the query begins: Spark would take another place than
             # the plan has.
             return True
@@ -185,7 +188,7 @@ def _taken_away(checkpoint: AnyPath, known: Known) -> list[Repair]:
         if each.name == "state":
             is_whole = _completes_state(each.path, place, commit.batch + 1)
         else:
-            is_whole = not place.exists() and _is_entry(each.path, lines=2, source=True)
+            is_whole = not place.exists() and not _is_torn_entry(each.path)
         # Who had claimed before it was judged may have been alive, and have decided since.
         of_that_run = each.generation == known.decided.generation
         if is_whole and (of_that_run or not each.was_looked_at):
@@ -197,15 +200,10 @@ def _completes_state(taken: AnyPath, place: AnyPath, newest: int) -> bool:
     """Tell whether state that was set aside, together with what is there, is that of a decided
     batch, and something of it isn't there: whoever was laying it back may have been killed, too.
     """
-
-    def version(file: AnyPath) -> int:
-        number = file.name.partition(".")[0]
-        return int(number) if number.isdecimal() else -1
-
     files = files_below(taken)
     return any(
-        0 <= version(file) <= newest and not _at(place, file, taken).exists() for file in files
-    ) and any(version(file) == newest for file in [*files, *files_below(place)])
+        state_version(file) <= newest and not _at(place, file, taken).exists() for file in files
+    ) and any(state_version(file) == newest for file in [*files, *files_below(place)])
 
 
 def _at(place: AnyPath, file: AnyPath, folder: AnyPath) -> AnyPath:
@@ -297,7 +295,7 @@ def _leads_up_to(checkpoint: AnyPath, commit: Commit) -> bool:
     ):
         return False
     return all(
-        _has_source_log(checkpoint / "sources" / str(n), _last_log_offset(commit, n))
+        _has_source_log(checkpoint / "sources" / str(n), _last_log_offset(commit.offsets, n))
         for n in range(len(commit.offsets))
     )
 
@@ -380,34 +378,41 @@ def _state_of_nothing(
     return [*rightly, *(Repair(each, why, is_bad=lambda there: not _size(there)) for each in empty)]
 
 
-def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) -> list[Repair]:
+def _source_logs(checkpoint: AnyPath, behind: Sequence[str], *, is_new: bool) -> list[Repair]:
     """Return the torn entries of sources that no decided batch can have used, nor one that a
     plain query has finished.
+
+    Args:
+        checkpoint: its folder.
+        behind: the offsets that the last of these batches has reached.
+        is_new: there is none.
     """
     repairs = []
     for number, folder in _numbered(checkpoint / "sources"):
-        last = -1 if is_new else _last_log_offset(commit, number)
+        there = files_below(folder)
+        entries = _entries_of(folder, there)
+        last = -1 if is_new else _last_log_offset(behind, number)
+        torn = [
+            file
+            for file in entries
+            if last is not None and _log_number(file) > last and _is_torn_entry(file)
+        ]
+        if is_new:
+            # In a form of the source's own, where only this can be told.
+            others = (file for file in there if file not in entries and file.name.isdecimal())
+            torn += [file for file in others if _is_blank(file)]
         repairs += [
-            Repair(
-                file,
-                "is torn, and no decided batch has read it",
-                is_bad=partial(_is_torn, lines=2, source=True),
-            )
-            for file in files_below(folder)
-            if last is not None
-            and _log_number(file) > last
-            and not _is_entry(file, lines=2, source=True)
+            Repair(file, "is torn, and no decided batch has read it", is_bad=_is_torn_entry)
+            for file in torn
         ]
     return repairs
 
 
-def _last_log_offset(commit: Commit | None, source: int) -> int | None:
-    """Return up to where a source's own log is in use; None: that can't be known, and nothing of
-    it is touched.
+def _last_log_offset(behind: Sequence[str], source: int) -> int | None:
+    """Return up to where a source's own log is in use, by its offsets; None: that can't be known,
+    and nothing of it is touched.
     """
-    if commit is None:
-        return None
-    return _log_offset(commit.offsets[source]) if source < len(commit.offsets) else None
+    return _log_offset(behind[source]) if source < len(behind) else None
 
 
 def _log_offset(line: str) -> int | None:
@@ -511,8 +516,41 @@ def _is_entry(file: AnyPath, *, lines: int, source: bool = False) -> bool:
     )
 
 
-def _is_torn(file: AnyPath, *, lines: int, source: bool = False) -> bool:
-    return not _is_entry(file, lines=lines, source=source)
+def _entries_of(folder: AnyPath, files: Collection[AnyPath]) -> list[AnyPath]:
+    """Return of a source's files the entries of its own log, as Spark's sources keep one; another
+    source may keep anything, in folders of its own.
+    """
+    return [
+        file
+        for file in files
+        if file.parent == folder and file.name.removesuffix(".compact").isdecimal()
+    ]
+
+
+def _is_torn_entry(file: AnyPath) -> bool:
+    """Tell whether an entry of a source's log is surely damaged: a loss of power leaves nothing, or
+    zeros, or a part of what Spark writes. What doesn't begin as that does is in a form of the
+    source's own, and nobody can tell.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return True
+    if not content.strip(b"\0"):
+        return True
+    is_sparks = content.removeprefix(b"\0").startswith(b"v")
+    return is_sparks and not _is_entry(file, lines=2, source=True)
+
+
+def _is_blank(file: AnyPath) -> bool:
+    try:
+        return not file.read_bytes().strip(b"\0")
+    except FileNotFoundError:
+        return True
+
+
+def _is_torn(file: AnyPath, *, lines: int) -> bool:
+    return not _is_entry(file, lines=lines)
 
 
 def _is_line(line: str) -> bool:

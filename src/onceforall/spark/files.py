@@ -14,6 +14,8 @@ batch b these are on the disk, names included:
   batch's own tasks have written. So where Spark's entry ``commits/<b>`` is on the disk, by chance
   or not, the state that it speaks of is there too.
 
+Once, before a plain query's checkpoint is taken over, all of it is made durable.
+
 All but the last are written before the batch runs, so that they are synced while it does. What may
 be lost is ``commits/<b>``, and everything of a batch that is not decided: then Spark asks for its
 last batch again, and the commit log knows what became of it.
@@ -63,6 +65,21 @@ class SparkFiles:
             CommitLogError: the file system refused.
         """
         self._explained(self._sync_identity)
+
+    def sync_finished(self) -> None:
+        """Make durable what a plain query has finished, before the checkpoint is marked as ours:
+        behind that a batch that Spark hasn't finished is taken for one of ours, whose rows nobody
+        has seen.
+
+        Raises:
+            CommitLogError: the file system refused.
+        """
+
+        def sync() -> None:
+            for folder in (*_PLAN, *_STATE):
+                self._sync_new(self._checkpoint / folder)
+
+        self._explained(sync)
 
     def begin(self, batch: int) -> None:
         """Begin to sync what Spark has written of a batch before it runs; it goes on in the

@@ -38,6 +38,7 @@ from onceforall.commit_log import CommitLog, binding
 from onceforall.common import logs
 from onceforall.common.machine import boot_id
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
+from onceforall.protocol.entries import Claim
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.damages import Known, id_in, needed, planned_anew
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
@@ -72,8 +73,9 @@ def put_back(
     stores: Stores | None = None,
     adopt: bool = False,
     dry_run: bool = False,
+    by_hand: bool = False,
 ) -> Mended:
-    """Put back what Spark could not read, before it reads it; for each start.
+    """Put back what Spark could not read, before it reads it; for each start, and for commands.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -81,6 +83,8 @@ def put_back(
         stores: opens it where it isn't local.
         adopt: the checkpoint was moved here.
         dry_run: look and tell only.
+        by_hand: by a command before which the query was stopped, and behind which nobody will know
+            any more that the machine was started since the last run.
 
     Returns:
         What was done, or would be. Nothing, where there is no log, or one that is not this
@@ -94,7 +98,7 @@ def put_back(
 
     def judge() -> tuple[Known, list[Repair]] | None:
         try:
-            known = _known(asked)
+            known = _known(asked, by_hand=by_hand)
         except OnceForAllError as error:
             if isinstance(checkpoint, RemotePath) and isinstance(error, CommitLogError):
                 # Spark would read a plan that nobody has compared; a store fails for a moment, too.
@@ -157,7 +161,7 @@ def mend(
     asked = _Asked(path, location, stores, adopt_checkpoint)
 
     def judge() -> tuple[Known, list[Repair]]:
-        known = _known(asked)
+        known = _known(asked, by_hand=True)
         if known is None and binding.is_detached(store_at(path / spark_checkpoint.LOG_FOLDER)):
             raise OptionError(spark_checkpoint.is_plain(path))
         if known is None:
@@ -166,7 +170,7 @@ def mend(
                 f"'{spark_checkpoint.LOG_FOLDER}' with entries). Name the folder that is the "
                 "query's checkpointLocation."
             )
-        return known, [*needed(path, known, by_hand=True), *planned_anew(path, known)]
+        return known, [*needed(path, known), *planned_anew(path, known)]
 
     return _mended(asked, judge, dry_run=dry_run)
 
@@ -264,7 +268,7 @@ class _Asked:
             return False
 
 
-def _known(asked: _Asked) -> Known | None:
+def _known(asked: _Asked, *, by_hand: bool) -> Known | None:
     checkpoint = asked.checkpoint
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
@@ -290,13 +294,27 @@ def _known(asked: _Asked) -> Known | None:
             f"says {found}: this is another query's log. Put "
             "the checkpoint back that belongs to it."
         )
-    here = boot_id()
     return Known(
         claim.query_id,
         history.decided,
         generation,
         log,
-        was_cut_off=bool(here and claim.boot_id)
-        and here != claim.boot_id
-        and isinstance(checkpoint, Path),
+        was_cut_off=by_hand
+        and history.decided is None
+        and isinstance(checkpoint, Path)
+        and _was_cut_off(log),
     )
+
+
+def _was_cut_off(log: CommitLog) -> bool:
+    """Tell whether any claim is of another machine, or of this one before it was started: not the
+    newest alone, for a command that moves the log claims a generation, too.
+    """
+    here = boot_id()
+    claims = (
+        entry
+        for generation in range(log.oldest_generation(), (log.newest_generation() or 0) + 1)
+        for _, entry in log.entries(generation)[:1]
+        if isinstance(entry, Claim)
+    )
+    return any(here and claim.boot_id and here != claim.boot_id for claim in claims)

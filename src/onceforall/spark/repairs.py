@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,15 @@ from onceforall.failpoints import points as failpoints
 from onceforall.spark.commits import sync_folder
 from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below
 
-__all__ = ["SET_ASIDE", "Repair", "carry_out", "keeps_no_torn_file", "set_aside_under"]
+__all__ = [
+    "SET_ASIDE",
+    "Repair",
+    "SetAside",
+    "carry_out",
+    "keeps_no_torn_file",
+    "set_aside_under",
+    "state_version",
+]
 
 logger = logs.logger("onceforall")
 
@@ -30,6 +39,18 @@ SET_ASIDE = "onceforall-set-aside"
 
 _TAKEN = ".taken"
 """How the name of what was set aside ends until it was looked at there."""
+
+
+# In format 2 of state, behind the version comes an id of the attempt that wrote it.
+_OF_A_VERSION = re.compile(r"([0-9]+)(?:_[^.]+)?\.(?:delta|snapshot|zip|changelog)", re.ASCII)
+
+
+def state_version(file: AnyPath) -> int:
+    """Return the version of an operator's state that a file holds, or -1: it holds none, such as
+    schemas and the SST files to which versions refer.
+    """
+    found = _OF_A_VERSION.fullmatch(file.name)
+    return -1 if found is None else int(found[1])
 
 
 @dataclass(frozen=True)
@@ -217,7 +238,7 @@ def _lay_back(target: AnyPath, path: AnyPath) -> None:
     if isinstance(target, RemotePath):
         assert isinstance(path, RemotePath)
         inside = files_below(target) if target.is_dir() else [target]
-        for remote in sorted(inside, key=lambda file: (file.name[:1].isdecimal(), str(file))):
+        for remote in sorted(inside, key=lambda file: (state_version(file), str(file))):
             assert isinstance(remote, RemotePath)
             there = RemotePath(path.client, path.key + remote.key.removeprefix(target.key))
             if not there.exists():
@@ -227,11 +248,8 @@ def _lay_back(target: AnyPath, path: AnyPath) -> None:
     assert isinstance(path, Path)
     path.parent.mkdir(exist_ok=True)
     everything = sorted(target.rglob("*"))
-    # Those with a version last: by them whoever goes on with this knows what is in there.
-    files = sorted(
-        (each for each in everything if not each.is_dir()),
-        key=lambda each: each.name[:1].isdecimal(),
-    )
+    # Those with a version last: Spark takes a version for whole that is there.
+    files = sorted((each for each in everything if not each.is_dir()), key=state_version)
     for file in [target, *(each for each in everything if each.is_dir()), *files]:
         place = path / file.relative_to(target)
         if file.is_dir():
