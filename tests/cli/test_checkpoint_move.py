@@ -238,6 +238,27 @@ def test_state_that_a_start_takes_away_while_it_is_copied_ends_the_move(
     assert_same(new, old)
 
 
+def test_state_that_a_killed_start_has_taken_just_before_the_copy_ends_the_move(
+    tmp_path, monkeypatch
+):
+    old, _ = begun(tmp_path / "old", decided=True)
+    before = old.files()
+    taken = old.path / "onceforall-set-aside" / "state.0-aaaaaaaa.taken"
+
+    def look(checkpoint):
+        if not taken.exists():
+            assert repairs._set_aside(old.path / "state", taken)
+        return repairs.set_aside_under(checkpoint)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving_checkpoint, "set_aside_under", look)
+        with pytest.raises(FencedError, match="have come or gone while they were copied"):
+            old.move(tmp_path / "new")
+    new, _ = old.move(tmp_path / "new")
+    assert old.files().keys() == before.keys()
+    assert_same(new, old)
+
+
 def test_state_that_may_be_torn_is_set_aside_before_the_move_for_nobody_can_tell_behind_it(
     tmp_path,
 ):

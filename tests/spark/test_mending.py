@@ -582,6 +582,21 @@ def test_a_lay_back_that_was_killed_is_finished(tmp_path, monkeypatch, files, ca
     assert made.set_aside() == []
 
 
+def test_what_a_version_refers_to_is_laid_back_though_the_version_is_in_place(tmp_path):
+    """An earlier release laid versions back first, and was killed."""
+    made = Checkpoint(tmp_path / "cp")
+    for file in OF_ROCKSDB:
+        made.write(f"state/{file}", file)
+    before = made.files()
+    put_aside(made, "state")
+    aside = made.path / mending.SET_ASIDE / "state.0a0b0c0d.taken"
+    for file in ("0/0/2.zip", "0/1/2.zip", "0/0/SSTs/000008-a3.sst"):
+        (made.path / "state" / file).parent.mkdir(parents=True, exist_ok=True)
+        (aside / file).rename(made.path / "state" / file)
+    mending.put_back(made.path)
+    assert made.files() == before
+
+
 @pytest.mark.parametrize("boot", ["of this machine", "before"])
 @pytest.mark.parametrize("door", [mending.put_back, mending.mend])
 def test_state_of_an_undecided_first_batch_goes_by_hand_where_the_machine_was_started_since(
