@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from onceforall.cli import main
-from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
 from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.spark import mending, repairs
@@ -655,6 +655,25 @@ def test_state_of_a_run_that_was_alive_comes_back_when_it_has_decided(
     assert "laid back" in step
     assert made.text(first) == "of the first batch"
     assert made.text("state/0/_metadata/metadata") == "a schema"
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_state_before_the_first_claim_goes_by_hand_only_for_a_start_may_be_writing_it(
+    tmp_path, planned
+):
+    """Spark writes schemas before it calls for the first batch, in which a run claims."""
+    made = new_checkpoint(tmp_path / "cp")
+    for file in (made.path / "onceforall").rglob("0*.json"):
+        file.unlink()
+    binding.bind(LocalStore(made.path / "onceforall"), str(made.path), None, query_id=ID)
+    made.write("state/0/0/_metadata/schema", "half of i")
+    made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
+    if not planned:
+        made.lose("offsets/0")
+    assert mending.put_back(made.path).steps == ()
+    [step] = mending.mend(made.path).steps
+    assert "/state " in step
+    assert not (made.path / "state").exists()
 
 
 def test_a_command_that_claims_hides_nothing_of_the_run_before_it(tmp_path, monkeypatch):

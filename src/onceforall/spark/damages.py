@@ -34,9 +34,11 @@ class Known:
     """The newest that was claimed before all else was looked at."""
     log: CommitLog | None = None
     was_cut_off: bool = False
-    """Nothing is decided, and a run claimed before this machine was started, or on another one:
-    what Spark had written and nobody had synced may be torn, in ways that can't be told from the
-    file. It is looked for by hand only."""
+    """Nothing is decided, and a run claimed before this machine was started, or on another one, or
+    nobody knows where it ran, for it never claimed: what Spark had written and nobody had synced
+    may be torn, in ways that can't be told from the file. It is looked for by hand only."""
+    by_hand: bool = False
+    """By a command before which the query was stopped."""
 
     @property
     def commit(self) -> Commit | None:
@@ -81,7 +83,9 @@ def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     repairs += _undecided_plans(checkpoint, commit, finished, behind)
     if not keeps_no_torn_file(checkpoint):
         repairs += _source_logs(checkpoint, behind, is_new=is_new)
-        if is_new:
+        # Before the first claim state may be that of a start which is alive, and it would bear no
+        # generation by which it came back.
+        if is_new and (known.generation is not None or known.by_hand):
             going = {each.path for each in repairs}
             repairs += _state_of_nothing(checkpoint, going, cut_off=known.was_cut_off)
     return repairs

@@ -276,10 +276,10 @@ def _known(asked: _Asked, *, by_hand: bool) -> Known | None:
     pointer = binding.pointer_of(store_at(home))
     log = asked.log()
     if log is None:
-        return None if pointer is None else Known()
+        return None if pointer is None else Known(by_hand=by_hand)
     generation, claim, history = log.newest_generation(), log.newest_claim(), log.look()
     if claim is None:
-        return Known(generation=generation, log=log)
+        return Known(generation=generation, log=log, was_cut_off=by_hand, by_hand=by_hand)
     if claim.checkpoint != str(checkpoint) and not asked.adopt:
         raise CheckpointMismatchError(
             f"The commit log was written for the checkpoint {claim.checkpoint}, but it lies in "
@@ -303,6 +303,7 @@ def _known(asked: _Asked, *, by_hand: bool) -> Known | None:
         and history.decided is None
         and isinstance(checkpoint, Path)
         and _was_cut_off(log),
+        by_hand=by_hand,
     )
 
 
