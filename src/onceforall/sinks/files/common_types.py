@@ -44,6 +44,25 @@ def are_texts(name: str, kinds: Sequence[pa.DataType]) -> bool:
     return False
 
 
+def nullable(column: pa.Field) -> pa.Field:
+    """Return a column that may be null, with its fields, elements and values at each depth; a map's
+    keys never are.
+    """
+    import pyarrow as pa
+
+    def loosened(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([nullable(each) for each in kind])
+        if pa.types.is_list(kind):
+            return pa.list_(nullable(kind.value_field))
+        if pa.types.is_map(kind):
+            key = kind.key_field.with_type(loosened(kind.key_type))
+            return pa.map_(key, nullable(kind.item_field))
+        return kind
+
+    return column.with_type(loosened(column.type)).with_nullable(True)  # noqa: FBT003
+
+
 def _has_a_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 

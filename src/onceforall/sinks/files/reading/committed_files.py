@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from onceforall.common import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files.common_types import are_texts
+from onceforall.sinks.files.common_types import are_texts, nullable
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import Layout
 from onceforall.sinks.files.manifests.chain import all_of
@@ -152,7 +152,8 @@ class CommittedFiles:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of all files, with the partition columns and those that a time bucket makes;
-        without files: none.
+        without files: none. Any of them may be null, also within others: files may have been
+        written before a column or a field came.
 
         A column that folders say has the type STRING where the types that it had at different times
         have no common one.
@@ -181,7 +182,9 @@ class CommittedFiles:
             if are_texts(name, [each.field(name).type for each in schemas if name in each.names])
         }
         schemas = [
-            pa.schema([pa.field(f.name, pa.string()) if f.name in texts else f for f in each])
+            pa.schema(
+                [pa.field(f.name, pa.string()) if f.name in texts else nullable(f) for f in each]
+            )
             for each in schemas
         ]
         return pa.unify_schemas(schemas, promote_options="permissive")

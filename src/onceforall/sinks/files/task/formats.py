@@ -271,7 +271,7 @@ class _Orc:
 
         check_values(rows)
         self._is_empty = False
-        self._writer.write(rows)
+        self._writer.write(_from_the_beginning(rows))
         self._file.check()
 
     def close(self) -> None:
@@ -279,6 +279,19 @@ class _Orc:
             self._writer.write(self._schema.empty_table())
         self._writer.close()
         self._file.check()
+
+
+def _from_the_beginning(rows: pa.Table) -> pa.Table:
+    """Return rows whose arrays begin at their own beginning.
+
+    Of a slice with STRUCTs that are null, ORCWriter writes the fields of other rows (pyarrow 26.0).
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not any(pa.types.is_nested(each.type) for each in rows.schema):
+        return rows
+    return rows.take(pc.indices_nonzero(pa.repeat(True, rows.num_rows)))  # noqa: FBT003
 
 
 class _Unraising:

@@ -1,7 +1,9 @@
 """The task's side: rows to temp files, in bounded memory and with a bounded number of open files.
 
 Rows wait in memory by destination until there are enough for a good row group (``CHUNK_BYTES``), or
-all that wait is too much (``MEMORY_BYTES``): then the largest heap is written. Only then a file is
+all that wait is too much (``MEMORY_BYTES``): then the largest heap is written. With many
+destinations they come a few at a time, and what Arrow needs beside the values is more than these:
+it counts, and the parts of each heap are joined before any is written for that. Only then a file is
 opened; when too many are open, the one that was written to the longest time ago is ended, and its
 destination gets a new one later.
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 32 << 20
 MEMORY_BYTES = 128 << 20
+ARRAY_BYTES = 600
+"""About what an array needs beside its values: buffers of 64 bytes at least, and objects."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class _Heap:
     open: _Open | None = None
 
 
+def _arrays(kind: pa.DataType) -> int:
+    """Return of how many arrays a column of this type consists."""
+    return 1 + sum(_arrays(kind.field(n).type) for n in range(kind.num_fields))
+
+
 class FileTransaction:
     """The temp files of one task attempt."""
 
@@ -84,6 +93,8 @@ class FileTransaction:
         self._partitioner = Partitioner(plan.partition_by, plan.bucket, plan.target)
         self._heaps: OrderedDict[Destination, _Heap] = OrderedDict()
         self._waiting_bytes = 0
+        self._parts = 0
+        self._part_bytes = 0
         self._ordinal = 0
         with failing_the_attempt(self._root):
             self.staging.begin()
@@ -101,6 +112,7 @@ class FileTransaction:
             return
         if self.schema is None:
             self.schema = in_utc(rows.schema)
+            self._part_bytes = ARRAY_BYTES * sum(_arrays(each.type) for each in self.schema)
         with self._refusing(), failing_the_attempt(self._root):
             stored = rows if rows.schema == self.schema else rows.cast(self.schema)
             for destination, part in self._partitioner.parts(rows, stored):
@@ -109,9 +121,12 @@ class FileTransaction:
                 size = max(part.nbytes, 1)
                 heap.bytes += size
                 self._waiting_bytes += size
+                self._parts += 1
                 if heap.bytes >= min(CHUNK_BYTES, self._plan.max_file_bytes):
                     self._flush(destination, heap)
-            while self._waiting_bytes > MEMORY_BYTES:
+            if self._waits_too_much and self._parts > 2 * len(self._heaps):
+                self._join()
+            while self._waits_too_much:
                 destination, heap = max(self._heaps.items(), key=lambda item: item[1].bytes)
                 self._flush(destination, heap)
 
@@ -145,6 +160,23 @@ class FileTransaction:
         with contextlib.suppress(OSError):
             self.staging.discard()
 
+    @property
+    def _waits_too_much(self) -> bool:
+        return self._waiting_bytes + self._parts * self._part_bytes > MEMORY_BYTES
+
+    def _join(self) -> None:
+        """Make one part of all that waits for a destination."""
+        import pyarrow as pa
+
+        for heap in self._heaps.values():
+            if len(heap.waiting) < 2:
+                continue
+            joined = pa.Table.from_batches(heap.waiting).combine_chunks().to_batches()
+            size = max(sum(each.nbytes for each in joined), 1)
+            self._parts += len(joined) - len(heap.waiting)
+            self._waiting_bytes += size - heap.bytes
+            heap.waiting, heap.bytes = joined, size
+
     def _flush(self, destination: Destination, heap: _Heap) -> None:
         """Write what waits for a destination; files that are full are ended on the way."""
         import pyarrow as pa
@@ -153,6 +185,7 @@ class FileTransaction:
             return
         table = pa.Table.from_batches(heap.waiting)
         size = heap.bytes
+        self._parts -= len(heap.waiting)
         heap.waiting, heap.bytes = [], 0
         self._waiting_bytes -= size
         chunk_bytes = min(CHUNK_BYTES, self._plan.max_file_bytes)
