@@ -23,6 +23,7 @@ S = TypeVar("S")
 
 _CHANGE = {"EndTxnRequest", "InitProducerIdRequest"}
 _ASK_FOR_COORDINATOR = "FindCoordinatorRequest"
+_FETCH = "FetchRequest"
 
 
 class SimulatedWire:
@@ -50,6 +51,8 @@ class SimulatedWire:
         world.stir()
         world.maybe_kill()
         world.keep_to_plan()
+        if kind == _FETCH:
+            world.others_write(request.topics[0].topic, request.topics[0].partitions[0])
         fault = world.fault_of_request(changes=kind in _CHANGE)
         brokers = world.brokers
         if brokers.cut is not None and kind == _ASK_FOR_COORDINATOR:
@@ -85,7 +88,7 @@ def _not_now(kind: str, request: Any, world: World) -> Any:
     if kind == _ASK_FOR_COORDINATOR:
         keys = request.coordinator_keys
         return Answer(coordinators=[Answer(key=k, error_code=15, host="", port=-1) for k in keys])
-    if kind == "FetchRequest":
+    if kind == _FETCH:
         return Answer(responses=[Answer(partitions=[Answer(error_code=6, records=b"")])])
     return None
 

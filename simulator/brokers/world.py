@@ -17,6 +17,7 @@ from simulator.violation import Violation
 
 TOPIC = "out"
 STRANGER = -1
+OTHER_PRODUCER = -2
 BROKERS = 3
 
 KINDS = (
@@ -44,7 +45,10 @@ KINDS = (
     "client's repeated request",
     "client's late request",
     "last epoch",
+    "busy topic",
 )
+_CLOSE = 2
+_MOST_FETCHES = 300
 _OF_REQUESTS = ("no connection", "lost request", "lost answer", "late request", "not now")
 
 
@@ -93,6 +97,7 @@ class World:
         late: requests that are still on their way.
         killable: the driver may be killed now.
         steady: no partition may lose its leader now.
+        fetches: how many the driver's present call has made of a busy topic.
         counts: the faults that happened.
         story: what happened, in words, if it is kept.
     """
@@ -106,6 +111,7 @@ class World:
         self.late: list[tuple[str, Callable[[], Any]]] = []
         self.killable = False
         self.steady = False
+        self.fetches = 0
         self.move_in = self.swap_in = 0
         """After how many requests a coordinator moves, and the address leads elsewhere."""
         self.swapped: dict[str, tuple[int, int]] = {}
@@ -188,6 +194,30 @@ class World:
     def send_late(self, what: str, request: Callable[[], Any]) -> None:
         """Keep a request back; it arrives some time."""
         self.late.append((what, request))
+
+    def others_write(self, topic: str, wanted: Any) -> None:
+        """Let others write to a partition as fast as the driver reads it; they don't stop when the
+        faults do, for they are none.
+
+        Args:
+            topic: whose partition.
+            wanted: what the driver fetches of it.
+
+        Raises:
+            Violation: the driver's call still reads on.
+        """
+        partition = (topic, int(wanted.partition))
+        cluster = self.brokers.cluster
+        log = cluster.logs[partition]
+        is_at_end = log.end - wanted.fetch_offset < _CLOSE
+        if "busy topic" not in self.kinds or not is_at_end or partition in cluster.leaderless:
+            return
+        self.counts["busy topic"] += 1
+        self.fetches += 1
+        if self.fetches > _MOST_FETCHES:
+            raise Violation(f"{partition} is read for as long as others write to it")
+        sequence = log.sequences.get(OTHER_PRODUCER, -1) + 1
+        log.produce(OTHER_PRODUCER, 0, STRANGER, sequence)
 
     def pass_time(self, seconds: float) -> None:
         """Let the clock go on while the driver sleeps."""

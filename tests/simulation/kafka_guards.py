@@ -13,9 +13,10 @@ from onceforall.sinks.kafka.driver import (
 )
 from simulation.guards import Guard
 
-Client, Reader, Sink = (
+Client, Reader, Scan, Sink = (
     coordinator_client.CoordinatorClient,
     transaction_reader.TransactionReader,
+    transaction_reader._Scan,
     sink.KafkaSink,
 )
 
@@ -365,17 +366,17 @@ GUARDS = [
     ),
     Guard(
         "another producer's marker counts",
-        Reader,
-        "marker",
-        "batch.producer_id == producer_id and",
+        Scan,
+        "take",
+        "batch.producer_id != self._producer_id or",
         "",
         kinds=("somebody's fence", "time-out", "strangers"),
     ),
     Guard(
         "a marker in front of the proof counts",
-        Reader,
-        "marker",
-        " and batch.base_offset >= offset",
+        Scan,
+        "take",
+        " or batch.base_offset < self._offset",
         "",
         why="An end offset never lies within a batch, so none begins in front of it and "
         "reaches behind it.",
@@ -407,10 +408,35 @@ GUARDS = [
     Guard(
         "a leader that doesn't show all is believed",
         Reader,
-        "marker",
-        "if position >= self.end_offsets([partition[0]]).get(partition, position + 1):",
-        "if True:",
+        "_is_at_end",
+        "if scan.position < scan.end:",
+        "if not moved:\n        return True\n    if scan.position < scan.end:",
         kinds=("leader moves", "somebody's fence", "time-out"),
+    ),
+    Guard(
+        "a log is read for as long as others write to it",
+        Reader,
+        "_is_at_end",
+        "if scan.position < scan.end:",
+        "if moved:",
+        kinds=("busy topic", "somebody's fence", "time-out"),
+    ),
+    Guard(
+        "the end is asked for once",
+        Reader,
+        "_is_at_end",
+        "return scan.position >= end and not moved",
+        "return scan.position >= end",
+        why="It takes a leader that is cut off before the decision, and is replaced in the middle "
+        "of a scan. Random schedules hardly meet that; tests/sinks/kafka/test_markers.py plays it.",
+    ),
+    Guard(
+        "behind a later epoch's marker all is read",
+        Scan,
+        "take",
+        "return True",
+        "pass",
+        why="It takes longer, and says the same.",
     ),
     Guard(
         "a partition without a leader is gone",
@@ -418,7 +444,7 @@ GUARDS = [
         "marker",
         "if address is None:",
         "if address is None:\n            return Unreadable('no leader')\n        if False:",
-        kinds=("no leader", "somebody's fence", "time-out"),
+        kinds=("no leader", "somebody's fence"),
     ),
     Guard(
         "a leader that has moved stays the known one",

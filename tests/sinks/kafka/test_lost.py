@@ -4,6 +4,8 @@ broker, by state and by log."""
 import struct
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event, Thread
 
 import confluent_kafka as ck
 import pytest
@@ -114,6 +116,43 @@ def test_a_transaction_that_was_aborted_by_a_fence_is_lost(query, topic):
     assert [lost.committable for lost in report.lost] == [committable]
     assert "PRODUCER_FENCED" in words(report) or "INVALID_PRODUCER_EPOCH" in words(report)
     assert "an abort marker" in words(report)
+
+
+def test_what_became_of_a_transaction_is_found_out_on_a_topic_that_others_write_to_all_the_time(
+    query, topic, broker
+):
+    name = topic()
+    q = query(name)
+    (lost, committed) = confirmed(q, q.prepare(["lost"]), q.prepare(["kept"], slot=1))
+    q.commit(committed)
+    fenced_by_somebody(q, lost)
+    fenced_by_somebody(q, committed)
+    others = ck.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+    with ThreadPoolExecutor(1) as pool, writing_all_the_time(others, name) as written:
+        report = pool.submit(q.commit, lost, committed).result(60)
+        assert written
+    assert [each.committable for each in report.lost] == [lost]
+    assert report.retired == (committed,)
+
+
+@contextmanager
+def writing_all_the_time(producer, topic):
+    """Write a record each few milliseconds until the block is left."""
+    written, is_over = [], Event()
+
+    def write():
+        while not is_over.is_set():
+            producer.produce(topic, b"of others")
+            producer.flush(10)
+            written.append(topic)
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        yield written
+    finally:
+        is_over.set()
+        writer.join()
 
 
 def test_a_transaction_that_was_committed_and_then_fenced_is_not_lost(query, topic, sees):

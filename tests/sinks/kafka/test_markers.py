@@ -1,4 +1,5 @@
-"""Which marker of a producer decides, where compaction has taken a part of the log."""
+"""Which marker of a producer decides, where compaction has taken a part of the log; and how far the
+log is read for it."""
 
 from types import SimpleNamespace
 
@@ -16,18 +17,28 @@ def entry(offset, producer_id=OTHERS, epoch=0, **more):
     return Entry(offset, producer_id, epoch, **more)
 
 
-def marker_in(entries, offset=10):
-    """The marker that is found in a log, which is told in two parts."""
+def marker_in(entries, offset=10, others_write=lambda: None, ends=None):
+    """The marker that is found in a log, which is told in parts of two.
+
+    Others may write before each fetch; ``ends`` are what is told in turn of where the log ends, the
+    last one again and again.
+    """
     reader = object.__new__(TransactionReader)
     reader._client = SimpleNamespace(deadline_s=10)
     reader._leaders_of = lambda topics, *, look: {PARTITION: ("broker", 1)}
-    reader.end_offsets = lambda topics: {PARTITION: entries[-1].offset + 1}
+    told = list(ends or ())
+
+    def end_offsets(topics):
+        if not told:
+            return {PARTITION: entries[-1].offset + 1}
+        return {PARTITION: told.pop(0) if len(told) > 1 else told[0]}
 
     def fetched(address, partition, position, deadline_s):
+        others_write()
         rest = [each for each in entries if each.offset >= position]
         return b"".join(each.encoded() for each in rest[:2])
 
-    reader._fetch = fetched
+    reader.end_offsets, reader._fetch = end_offsets, fetched
     return reader.marker(PARTITION, offset, OURS, EPOCH)
 
 
@@ -52,3 +63,49 @@ def test_a_marker_of_which_the_header_is_left_may_have_committed(whose):
 def test_the_first_marker_counts_and_what_is_gone_behind_it_is_no_matter():
     commit = entry(10, OURS, EPOCH, commits=True)
     assert marker_in([commit, ABORT]) == Marker(True, EPOCH, 10)
+
+
+COMMIT = entry(11, OURS, EPOCH, commits=True)
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        ([entry(10), entry(11)], None),
+        ([entry(10), COMMIT], Marker(True, EPOCH, 11)),
+        ([entry(10), entry(11, OURS, EPOCH + 1, commits=False)], Marker(False, EPOCH + 1, 11)),
+        ([entry(10), COMMIT, entry(12, OURS, EPOCH)], None),
+    ],
+)
+def test_a_topic_that_others_write_to_all_the_time_is_read_to_the_end_that_it_had(log, found):
+    """Once it was read for as long as they went on: a commit and a start hung."""
+    fetches = []
+
+    def others_write():
+        fetches.append(log)
+        assert len(fetches) < 100, "the log is read without an end"
+        log.append(entry(log[-1].offset + 1))
+
+    assert marker_in(log, others_write=others_write) == found
+
+
+@pytest.mark.parametrize(
+    ("whose", "epoch", "is_enough"),
+    [(OURS, EPOCH + 1, True), (OURS, EPOCH, False), (OTHERS, EPOCH + 1, False)],
+)
+def test_behind_a_marker_under_a_later_epoch_nothing_more_is_read(whose, epoch, is_enough):
+    """Whatever the producer had written under ours is over there."""
+    log = [entry(10, OURS, EPOCH), COMMIT, entry(12, whose, epoch, commits=False)]
+    log += [entry(offset) for offset in range(13, 30)]
+    fetches = []
+    found = marker_in(log, others_write=lambda: fetches.append(1))
+    assert found == Marker(True, EPOCH, 11)
+    assert (len(fetches) == 2) == is_enough
+
+
+def test_an_end_that_an_old_leader_told_at_first_is_not_the_end():
+    """It was cut off before this transaction, and knows of an earlier one under the same epoch."""
+    earlier, ours = entry(11, OURS, EPOCH, commits=True), entry(12, OURS, EPOCH)
+    log = [entry(10, OURS, EPOCH), earlier, ours, entry(13), entry(14)]
+    log.append(entry(15, OURS, EPOCH + 1, commits=False))
+    assert marker_in(log, ends=[12, 16]) == Marker(False, EPOCH + 1, 15)

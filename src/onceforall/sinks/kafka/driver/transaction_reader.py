@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common import logs
 from onceforall.errors import SinkUnavailableError
 from onceforall.sinks.kafka.access.rights import Rights
 from onceforall.sinks.kafka.driver.broker_client import (
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 Partition = tuple[str, int]
 
+_log = logs.logger("onceforall.sinks.kafka")
+
 _LATEST = -1
 _OK, _OFFSET_OUT_OF_RANGE = 0, 1
 _TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -57,6 +60,9 @@ timestamps, producer id, epoch, sequence, count."""
 
 _LENGTH_COUNTS_FROM = 12
 _IS_CONTROL = 0x20
+
+_ENDS_ASKED = 2
+_TELL_AFTER_S = 10.0
 
 
 class TransactionReader:
@@ -311,24 +317,25 @@ class TransactionReader:
 
         Args:
             partition: topic and partition number.
-            offset: where to begin; everything behind it is read (headers count, records don't).
+            offset: where to begin; all is read up to the end that the log has now, whoever goes on
+                writing (headers count, records don't).
             producer_id: whose.
             epoch: under which.
 
         Returns:
             The first marker of that producer that no record of its under that epoch follows, and
-            whether compaction may have taken one before it; None when there is none up to the end;
-            ``Unreadable`` where the log can't be read there, now or later.
+            whether compaction may have taken one before it; None when there is none up to that
+            end; ``Unreadable`` where the log can't be read there, now or later.
 
         Raises:
             SinkUnavailableError: no answer.
         """
-        found: Marker | None = None
-        is_whole = True
+        scan = _Scan(offset, producer_id, epoch)
         retry = _Retry(
             self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read"
         )
-        position, look = offset, partition not in self._leaders_of([partition[0]], look=False)
+        look = partition not in self._leaders_of([partition[0]], look=False)
+        tell_s = time.monotonic() + _TELL_AFTER_S
         while True:
             told = self._leaders_of([partition[0]], look=look)
             if partition not in told:
@@ -340,25 +347,19 @@ class TransactionReader:
                 # Its broker may come back with what proves the outcome.
                 retry.unless(False, ("the partition", "it has no leader at the moment"))  # noqa: FBT003
                 continue
-            answer = self._fetch(address, partition, position, retry.deadline_s)
+            answer = self._fetch(address, partition, scan.position, retry.deadline_s)
             if isinstance(answer, Unreadable):
                 return answer
             look = isinstance(answer, str)
             if isinstance(answer, str):
                 retry.unless(False, (f"{address[0]}:{address[1]}", answer))  # noqa: FBT003
                 continue
-            before = position
-            for batch in record_batches(answer):
-                is_whole &= batch.base_offset <= position
-                position = batch.next_offset
-                if batch.producer_id == producer_id and batch.base_offset >= offset:
-                    is_whole &= not batch.is_emptied_marker
-                    found = _with_batch(found, batch, epoch, is_whole=is_whole)
-            if position == before:
+            before = scan.position
+            if scan.take(answer) or self._is_at_end(partition, scan, moved=scan.position > before):
+                return scan.found
+            if scan.position == before:
                 # A new leader shows nothing above the high watermark that it knows of, which may be
                 # an old one; it tells the end when it knows it.
-                if position >= self.end_offsets([partition[0]]).get(partition, position + 1):
-                    return found
                 look = True
                 retry.unless(
                     False,  # noqa: FBT003
@@ -366,6 +367,36 @@ class TransactionReader:
                 )
                 continue
             retry = _Retry(self._client.deadline_s, retry.what)
+            if time.monotonic() > tell_s:
+                _log.info(
+                    "Reading %s [%d] for a transaction's outcome: at offset %d of %d",
+                    *partition,
+                    scan.position,
+                    scan.end,
+                )
+                tell_s = time.monotonic() + _TELL_AFTER_S
+
+    def _is_at_end(self, partition: Partition, scan: _Scan, *, moved: bool) -> bool:
+        """Tell whether a log is read up to the end that it had when the scan had begun: the caller
+        has read the states before, so that what they call ended has its marker in front of it.
+        What others write behind it is no matter.
+
+        Args:
+            partition: whose log.
+            scan: of it.
+            moved: the last answer had records.
+        """
+        if scan.position < scan.end:
+            return False
+        if not scan.ends_left:
+            return True
+        end = self.end_offsets([partition[0]]).get(partition)
+        if end is None:
+            return False
+        # The first end may be told by a leader that was cut off and is replaced then, so that the
+        # next answers show more. So it is asked for twice, unless nothing more is shown.
+        scan.end, scan.ends_left = end, scan.ends_left - 1
+        return scan.position >= end and not moved
 
     def _fetch(
         self, address: Address, partition: Partition, position: int, deadline_s: float
@@ -407,6 +438,38 @@ class TransactionReader:
                 "not in the log any more (retention), or is lost"
             )
         return error_name(part.error_code)
+
+
+class _Scan:
+    """What is found of a producer's markers while a log is read, part by part.
+
+    Attributes:
+        position: what lies in front of it is read.
+        found: the marker; see ``TransactionReader.marker``.
+        end: how far to read; -1: nobody has told it.
+        ends_left: how often the end is still asked for.
+    """
+
+    def __init__(self, offset: int, producer_id: int, epoch: int) -> None:
+        self.position = offset
+        self.found: Marker | None = None
+        self.end, self.ends_left = -1, _ENDS_ASKED
+        self._offset, self._producer_id, self._epoch = offset, producer_id, epoch
+        self._is_whole = True
+
+    def take(self, records: bytes) -> bool:
+        """Take the next record batches; tell whether nothing behind them can matter."""
+        for batch in record_batches(records):
+            self._is_whole &= batch.base_offset <= self.position
+            self.position = batch.next_offset
+            if batch.producer_id != self._producer_id or batch.base_offset < self._offset:
+                continue
+            self._is_whole &= not batch.is_emptied_marker
+            self.found = _with_batch(self.found, batch, self._epoch, is_whole=self._is_whole)
+            if batch.commits is not None and batch.epoch > self._epoch:
+                # Its coordinator gives out a later epoch when all under ours is ended.
+                return True
+        return False
 
 
 class RecordBatchHeader:
