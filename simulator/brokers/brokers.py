@@ -19,10 +19,13 @@ from simulator.brokers.records import Partition
 Address = tuple[str, int]
 
 COORDINATORS = 2
+MAX_TIMEOUT_MS = 5000
+"""``transaction.max.timeout.ms``, as low as anybody sets it."""
 TRANSACTION_TOPIC = "__transaction_state"
 _OK, _OFFSET_OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_LEADER = 0, 1, 3, 6
 _LOADING, _NO_COORDINATOR, _NOT_COORDINATOR = 14, 15, 16
 _OFFSET_NOT_AVAILABLE, _LEADER_NOT_AVAILABLE, _ID_NOT_FOUND = 78, 5, 105
+_INVALID_TIMEOUT = 50
 _FETCHED = 3
 _CUT_OFF_AFTER = 63
 """In the middle of the record behind a batch's header, as brokers cut an answer off."""
@@ -282,6 +285,8 @@ class Brokers:
             code = _NO_COORDINATOR
         if code:
             return Answer(error_code=code, producer_id=-1, producer_epoch=-1)
+        if not 0 < request.transaction_timeout_ms <= MAX_TIMEOUT_MS:
+            return Answer(error_code=_INVALID_TIMEOUT, producer_id=-1, producer_epoch=-1)
         code, producer_id, epoch = self.cluster.init_producer_id(name, "the driver")
         return Answer(error_code=code, producer_id=producer_id, producer_epoch=epoch)
 

@@ -510,6 +510,14 @@ GUARDS = [
         kinds=(),
     ),
     Guard(
+        "a fence asks for a longer timeout than brokers may allow",
+        Client,
+        "fence",
+        "transaction_timeout_ms=_FENCE_TIMEOUT_MS",
+        "transaction_timeout_ms=60_000",
+        kinds=(),
+    ),
+    Guard(
         "a doubtful producer's coordinator is not looked up again",
         Client,
         "end_transactions",
@@ -708,7 +716,7 @@ GUARDS = [
         "is_fenced",
         "code in {_OK, _FENCED}",
         "True",
-        why="No simulated broker refuses InitProducerId for good.",
+        why="No simulated broker refuses this code's InitProducerId for good.",
     ),
     Guard(
         "an abort is not waited for",

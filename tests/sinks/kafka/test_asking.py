@@ -10,6 +10,8 @@ from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.driver import broker_client, wire
 from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError, BrokerClient
+from onceforall.sinks.kafka.driver.coordinator_client import Answers
+from onceforall.sinks.kafka.driver.outcomes import unavailable
 from onceforall.sinks.kafka.driver.wire import NoAnswer
 from onceforall.sinks.kafka.task import librdkafka as lib
 from onceforall.sinks.kafka.task.client import Client
@@ -85,6 +87,15 @@ def test_a_commit_that_is_asked_for_again_looks_at_the_cluster_again(monkeypatch
     sink.commit(permit, told)
     assert looked == [[], ["x", "y"]]
     assert unsure == [set(), {"x", "y"}]
+
+
+def test_a_fence_that_the_brokers_limit_refuses_names_the_limit():
+    options = {"bootstrap.servers": "a:1"}
+    error = unavailable("fence", Answers(codes={"x": 50}), {"x": 50}, options)
+    assert "INVALID_TRANSACTION_TIMEOUT (50)" in str(error)
+    assert "Raise the brokers' transaction.max.timeout.ms" in str(error)
+    error = unavailable("commit", Answers(codes={"x": 53}), {"x": 53}, options)
+    assert "transaction.max.timeout.ms" not in str(error)
 
 
 def test_a_request_whose_connection_broke_while_it_was_sent_may_have_arrived(monkeypatch):

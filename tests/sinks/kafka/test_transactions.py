@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -13,11 +14,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceforall import KafkaSink
+from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
 from onceforall.sinks.kafka.task import live as live_module
 from onceforall.sinks.kafka.task import producers
 
-from .conftest import wait_until
+from .conftest import Query, read, wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -148,6 +150,23 @@ def test_readers_are_past_an_aborted_transaction_when_abort_returns(query, topic
     q.commit(good)
     q.sink.abort([blocking])
     sees(name, ["good"])
+
+
+def test_brokers_that_allow_short_transactions_only_let_ids_be_fenced():
+    with EmbeddedKafka(config={"transaction.max.timeout.ms": "5000"}) as strict:
+        strict.create_topic("t")
+        options = {"transaction.timeout.ms": 5000, "message.timeout.ms": 5000}
+        q = Query(strict.bootstrap_servers, "t", options=options)
+        with closing(q.sink):
+            q.check()
+            (kept,) = q.sink.confirm([q.prepare(["kept"])])
+            q.commit(kept)
+            q.sink.retire([kept])
+            q.sink.abort([q.prepare(["aborted"], slot=1)])
+            q.prepare(["swept"], slot=2)
+            assert q.sink.recover(q.sweep()) == 1
+        seen = read(strict.bootstrap_servers, "t", "read_committed")
+        assert [message.value() for message in seen] == [b"kept"]
 
 
 def test_ids_of_another_query_are_not_fenced(query, topic, sees, caplog):

@@ -18,7 +18,12 @@ from onceforall.sinks.kafka.driver.broker_client import (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     error_name,
 )
-from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient, lost_reason
+from onceforall.sinks.kafka.driver.coordinator_client import (
+    INVALID_TRANSACTION_TIMEOUT,
+    Answers,
+    CoordinatorClient,
+    lost_reason,
+)
 from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, proof_of
 
 if TYPE_CHECKING:
@@ -255,6 +260,8 @@ def unavailable(
     name, reason = next(iter(reasons.items()))
     if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
         reason = f"{reason}. {Rights.of(options).transactional_id(name)}"
+    if refused.get(name) == INVALID_TRANSACTION_TIMEOUT:
+        reason = f"{reason}. Raise the brokers' transaction.max.timeout.ms to a second or more"
     return SinkUnavailableError(
         f"{len(reasons)} of {len(reasons) + len(answers.codes) - len(refused)} Kafka transactions "
         f"could not be asked to {what}; {name}: {reason}. Asked "
