@@ -55,6 +55,7 @@ class Brokers:
             begun to read, and doesn't know it.
         cut: the broker that is cut off.
         asleep: that one doesn't answer.
+        alone: no other one can be reached from the driver.
         memory: of that one.
         behind: a broker that has not heard of the last move of a coordinator, and where that was.
     """
@@ -69,7 +70,7 @@ class Brokers:
         self.epochs = [0] * COORDINATORS
         self.phases = ["loaded"] * COORDINATORS
         self.cut: int | None = None
-        self.asleep = False
+        self.asleep = self.alone = False
         self.memory: Memory | None = None
         self.behind: tuple[int, list[int], list[int]] | None = None
 
@@ -120,7 +121,7 @@ class Brokers:
     def come_back(self) -> None:
         """The broker that was cut off hears of what has happened."""
         self.cut = self.memory = None
-        self.asleep = False
+        self.asleep = self.alone = False
 
     def move_coordinator(self, part: int, to: int, phase: str = "loaded") -> None:
         """Give a part of the transactional ids to another broker."""
@@ -136,7 +137,8 @@ class Brokers:
 
     def answers(self, address: Address) -> bool:
         """Tell whether a broker answers at all."""
-        return not (self.asleep and self.number(address) == self.cut)
+        is_cut = self.number(address) == self.cut
+        return not self.asleep if is_cut else not self.alone
 
     def load(self) -> None:
         """Let coordinators that have moved read on; then every broker has heard of the move."""

@@ -28,6 +28,7 @@ class Events:
             ("somebody's use", self._use),
             ("partition added", self._add_partition),
             ("cut off", self._cut_off),
+            ("alone with the cut off", world.leave_alone),
             ("coordinator moves", self._move_coordinator),
             ("leader moves", self._move_leader),
             ("no leader", self._lose_leader),

@@ -21,13 +21,13 @@ from simulator.brokers.events import Events
 from simulator.brokers.judge import Committables, Judge
 from simulator.brokers.network import simulated
 from simulator.brokers.tasks import QUERY, SINK, TaskFailedError, Tasks
-from simulator.brokers.world import BROKERS, KINDS, TOPIC, Killed, Truth, World
+from simulator.brokers.world import BROKERS, KINDS, KINDS_OF_LATE, TOPIC, Killed, Truth, World
 from simulator.violation import Violation
 
 _SERVERS = ",".join(f"broker{number}:9092" for number in range(BROKERS))
 _DEADLINE_S = 1.0
 _TRIES = 3
-_BUSY = 0.2
+_LATE_SHARE = 0.2
 _TRIES_WHEN_CALM = 8
 
 
@@ -74,10 +74,9 @@ class Play:
     ) -> None:
         rng = random.Random(seed)  # noqa: S311  not for secrets
         share = rng.choice((0.15, 0.3, 0.5))
-        chosen = {kind for kind in KINDS if kind != "busy topic" and rng.random() < share}
-        # Of its own, so that every other seed plays what it has played before this fault was known.
-        if random.Random(f"busy topic {seed}").random() < _BUSY:  # noqa: S311
-            chosen.add("busy topic")
+        chosen = {kind for kind in KINDS if kind not in KINDS_OF_LATE and rng.random() < share}
+        late = random.Random(f"late {seed}")  # noqa: S311
+        chosen |= {kind for kind in KINDS_OF_LATE if late.random() < _LATE_SHARE}
         self.world = World(rng, chosen if kinds is None else set(kinds), tell=tell)
         Events(self.world)
         self.rng = rng
@@ -204,6 +203,7 @@ class Play:
             world.truths[int(committable["transaction"])].decided = True
         self.judge.decision = json.loads(json.dumps(confirmed))
         world.tell(f"batch {self.batch} is decided")
+        world.maybe_leave_alone()
         if self.rng.random() < 0.3:
             raise Stopped
         if self.rng.random() < 0.1:

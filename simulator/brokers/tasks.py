@@ -86,6 +86,9 @@ class Tasks:
         producer = self._again(reusable) or self._fresh(slot, reusable, burnt)
         yield
         world = self._world
+        if producer.last_batch:
+            # It has committed under this very id and epoch, which its coordinator remembers.
+            world.cut_off_between_batches(producer.coordinator)
         truth = world.begin(producer.name, producer.producer_id, producer.epoch)
         truth.generation = self._generation
         partitions = sorted(world.cluster.logs)

@@ -20,6 +20,9 @@ STRANGER = -1
 OTHER_PRODUCER = -2
 BROKERS = 3
 
+KINDS_OF_LATE = ("busy topic", "alone with the cut off")
+"""A seed draws these apart, so that it goes on playing what it played before they were known."""
+
 KINDS = (
     "no connection",
     "lost request",
@@ -45,9 +48,10 @@ KINDS = (
     "client's repeated request",
     "client's late request",
     "last epoch",
-    "busy topic",
+    *KINDS_OF_LATE,
 )
 _CLOSE = 2
+_REACHED = 0.05
 _MOST_FETCHES = 300
 _OF_REQUESTS = ("no connection", "lost request", "lost answer", "late request", "not now")
 
@@ -208,9 +212,10 @@ class World:
         """
         partition = (topic, int(wanted.partition))
         cluster = self.brokers.cluster
-        log = cluster.logs[partition]
-        is_at_end = log.end - wanted.fetch_offset < _CLOSE
-        if "busy topic" not in self.kinds or not is_at_end or partition in cluster.leaderless:
+        log = cluster.logs.get(partition)
+        if "busy topic" not in self.kinds or log is None or partition in cluster.leaderless:
+            return
+        if log.end - wanted.fetch_offset >= _CLOSE:
             return
         self.counts["busy topic"] += 1
         self.fetches += 1
@@ -218,6 +223,25 @@ class World:
             raise Violation(f"{partition} is read for as long as others write to it")
         sequence = log.sequences.get(OTHER_PRODUCER, -1) + 1
         log.produce(OTHER_PRODUCER, 0, STRANGER, sequence)
+
+    def cut_off_between_batches(self, number: int) -> None:
+        """Let the coordinator of a producer that goes on be cut off, perhaps."""
+        if "alone with the cut off" not in self.kinds or self.cluster.leaderless:
+            return
+        if self.home.cut is None and self.happens("cut off", 0.2):
+            self.home.cut_off(number, asleep=True)
+
+    def maybe_leave_alone(self) -> None:
+        """Leave the driver alone with the broker that was cut off, perhaps."""
+        if self.home.cut is not None and self.happens("alone with the cut off", 0.3):
+            self.leave_alone()
+
+    def leave_alone(self) -> bool:
+        """Let the broker that was cut off be awake, and the only one that the driver can reach."""
+        if self.home.cut is None or self.home.alone:
+            return False
+        self.home.asleep, self.home.alone = False, True
+        return True
 
     def pass_time(self, seconds: float) -> None:
         """Let the clock go on while the driver sleeps."""
@@ -279,6 +303,9 @@ class World:
         if brokers.asleep and self.rng.random() < 2 * self.wakes:
             self.tell("the broker that was cut off wakes")
             brokers.asleep = False
+        if brokers.alone and self.rng.random() < _REACHED:
+            self.tell("the others can be reached again")
+            brokers.alone = False
         if self.rng.random() < self.wakes:
             self.tell("the broker that was cut off is back")
             brokers.come_back()

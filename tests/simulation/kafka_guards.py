@@ -521,9 +521,25 @@ GUARDS = [
         "a doubtful producer's coordinator is not looked up again",
         Client,
         "end_transactions",
-        'self._doubt([name for name, c in by_name.items() if c.get("doubtful")])',
+        "self._doubt(doubtful)",
         "pass",
         why="The log tells it, too: an abort behind what compaction took proves nothing there.",
+    ),
+    Guard(
+        "a doubtful producer's coordinator may name itself",
+        Client,
+        "_ask_coordinators",
+        "{*doubtful, *confirming}",
+        "{*confirming}",
+        kinds=("cut off", "alone with the cut off", "zombie"),
+    ),
+    Guard(
+        "who refuses may name itself",
+        Client,
+        "_ask_coordinators",
+        "{*doubtful, *confirming}",
+        "{*doubtful}",
+        kinds=("cut off", "alone with the cut off", "zombie"),
     ),
     Guard(
         "a refusal counts at once",
@@ -531,9 +547,7 @@ GUARDS = [
         "_ask_coordinators",
         "if code in _LOST and name not in confirming and self._has_others():",
         "if False:",
-        why="It takes a broker that is cut off between two requests of one producer, and "
-        "wakes at the commit. Random schedules hardly meet that; "
-        "tests/sinks/kafka/test_cluster.py plays it on real brokers.",
+        kinds=("cut off", "alone with the cut off", "zombie"),
     ),
     Guard(
         "a request that was sent is not noted as repeated",
@@ -581,9 +595,7 @@ GUARDS = [
         "_put_off",
         "self._doubt([name])",
         "pass",
-        why="It takes a broker that is cut off between two requests of one producer, and "
-        "wakes at the commit. Random schedules hardly meet that; "
-        "tests/sinks/kafka/test_cluster.py plays it on real brokers.",
+        kinds=("cut off", "alone with the cut off", "zombie"),
     ),
     Guard(
         "coordinators that move hide their transactions",

@@ -3,6 +3,8 @@ at again before it sends a commit again."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from onceforall.errors import SinkUnavailableError
@@ -10,13 +12,13 @@ from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.driver import broker_client, wire
 from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError, BrokerClient
-from onceforall.sinks.kafka.driver.coordinator_client import Answers
+from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient
 from onceforall.sinks.kafka.driver.outcomes import unavailable
 from onceforall.sinks.kafka.driver.wire import NoAnswer
 from onceforall.sinks.kafka.task import librdkafka as lib
 from onceforall.sinks.kafka.task.client import Client
 
-A, B = ("a", 1), ("b", 2)
+A, B, C = ("a", 1), ("b", 2), ("c", 3)
 
 
 def client_of(answers, deadline_s, monkeypatch):
@@ -87,6 +89,94 @@ def test_a_commit_that_is_asked_for_again_looks_at_the_cluster_again(monkeypatch
     sink.commit(permit, told)
     assert looked == [[], ["x", "y"]]
     assert unsure == [set(), {"x", "y"}]
+
+
+class Cluster:
+    """Brokers, of which each says where it takes the coordinator to be (None: it is silent), and
+    what it answers to EndTxn."""
+
+    def __init__(self, named, codes, bootstrap="a:1,b:2,c:3", brokers=(A, B, C)):
+        self.named, self.codes, self.brokers = named, codes, brokers
+        self.asked = []
+        self.client = CoordinatorClient(bootstrap, deadline_s=0.1)
+        self.client.exchange = self.exchange
+
+    def exchange(self, calls, deadline_s, steps=None):
+        return [self.answer(address, request) for address, request in calls]
+
+    def answer(self, address, request):
+        named = self.named.get(address)
+        if named is None:
+            return NoAnswer(address, "no answer in time", sent=True)
+        kind = type(request).__name__
+        if kind == "MetadataRequest":
+            brokers = [
+                SimpleNamespace(node_id=number, host=host, port=port)
+                for number, (host, port) in enumerate(self.brokers)
+            ]
+            return SimpleNamespace(brokers=brokers, topics=[])
+        if kind == "FindCoordinatorRequest":
+            found = [
+                SimpleNamespace(key=key, error_code=0, host=named[0], port=named[1])
+                for key in request.coordinator_keys
+            ]
+            return SimpleNamespace(coordinators=found)
+        self.asked.append(address)
+        return SimpleNamespace(error_code=self.codes[address])
+
+    def end(self, *, doubtful=True, name="x"):
+        committable = {"name": name, "producer_id": 7, "producer_epoch": 0}
+        return self.client.end_transactions([{**committable, "doubtful": doubtful}])
+
+
+def test_a_doubtful_producers_coordinator_is_not_believed_where_no_other_broker_names_it():
+    """It may have been cut off, and remember an earlier commit under the same id and epoch."""
+    cluster = Cluster({A: A}, {A: 0})
+    answers = cluster.end()
+    assert not answers.codes
+    assert not cluster.asked
+    assert "a:1 names itself" in answers.missing["x"]
+    assert cluster.end(doubtful=False, name="y").codes == {"y": 0}
+
+
+def test_a_doubtful_producers_coordinator_is_the_one_that_another_broker_names():
+    cluster = Cluster({A: A, B: C, C: C}, {A: 0, C: 48})
+    assert cluster.end().codes == {"x": 48}
+    assert set(cluster.asked) == {C}
+
+
+def test_the_right_coordinator_is_not_suspected_in_favour_of_one_that_was_cut_off():
+    """The third broker is down, so nobody names the right one until the other has heard of it."""
+    cluster = Cluster({A: C, B: C, C: C}, {A: 0, C: 0})
+    assert cluster.end().codes == {"x": 0}
+    cluster.named = {A: A, C: C}
+    cluster.asked.clear()
+    assert set(cluster.end().missing) == {"x"}
+    assert not cluster.asked
+    cluster.named = {A: C, C: C}
+    assert cluster.end().codes == {"x": 0}
+    assert cluster.asked == [C]
+
+
+def test_the_only_broker_of_a_cluster_names_itself_under_whatever_address():
+    answers = Cluster({A: B, B: B}, {B: 0}, bootstrap="a:1", brokers=(B,)).end()
+    assert answers.codes == {"x": 0}
+
+
+def test_another_address_of_the_same_broker_is_no_other_broker():
+    """``bootstrap.servers`` names A, which is B's address in front of a load balancer."""
+    cluster = Cluster({A: B, B: B}, {B: 0}, bootstrap="a:1", brokers=(B, C))
+    assert set(cluster.end().missing) == {"x"}
+    assert not cluster.asked
+
+
+def test_a_refusal_counts_when_another_broker_names_who_refuses():
+    cluster = Cluster({A: A}, {A: 90})
+    answers = cluster.end(doubtful=False)
+    assert not answers.codes
+    assert set(answers.missing) == {"x"}
+    cluster = Cluster({A: A, B: A}, {A: 90})
+    assert cluster.end(doubtful=False).codes == {"x": 90}
 
 
 def test_a_fence_that_the_brokers_limit_refuses_names_the_limit():

@@ -95,11 +95,26 @@ class BrokerClient:
             SinkUnavailableError: no broker answered.
         """
         answer = self.ask_any(partial(metadata_request, topic))
+        self._note_brokers(answer)
+        return answer
+
+    def _note_brokers(self, answer: Any) -> None:
         with self._lock:
             self._brokers = {
                 broker.node_id: (broker.host, broker.port) for broker in answer.brokers
             }
-        return answer
+
+    def _look_for_brokers(self, deadline_s: float) -> None:
+        """Ask one broker after the other once which brokers there are, until one answers; if none
+        does, what is known stays.
+        """
+        with self._lock:
+            known = self._askable()
+        for address in known:
+            answer = self.exchange([(address, metadata_request(None))], deadline_s)[0]
+            if not isinstance(answer, NoAnswer):
+                self._note_brokers(answer)
+                return
 
     def identify(self, topics: Collection[str] = ()) -> ClusterIdentity:
         """Ask which cluster it is, and for the ids of topics; nothing is created, and nothing is
@@ -311,6 +326,16 @@ class BrokerClient:
     def _has_others(self) -> bool:
         with self._lock:
             return len({*self._brokers.values(), *self._bootstrap}) > 1
+
+    def _may_name(self, asked: Address, coordinator: Address) -> bool:
+        """Tell whether a broker's word on where a coordinator is counts where a coordinator that
+        was cut off must not speak for itself; the lock is held.
+
+        Only an address that the cluster tells is known to be another broker's: one of
+        ``bootstrap.servers`` may lead to the coordinator, too.
+        """
+        brokers = set(self._brokers.values())
+        return len(brokers) == 1 or (asked in brokers and asked != coordinator)
 
     def close(self) -> None:
         """Close the connections; later calls open new ones."""

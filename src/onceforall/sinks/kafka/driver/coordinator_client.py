@@ -11,6 +11,8 @@ An error that says "not now" is asked again until a deadline. A request without 
 again too, but its id is
 remembered as doubtful: the request may take effect later. An error that says that a transaction is
 lost counts when the coordinator has been looked up anew, by another broker's word, and says so too.
+So does every answer for a transaction whose producer has lost a connection. A broker that was cut
+off takes itself for the coordinator, and others may be away: until one names it, nothing is asked.
 """
 
 from __future__ import annotations
@@ -134,7 +136,8 @@ class CoordinatorClient(BrokerClient):
         # Its producer may have found another coordinator than the one that is known here, and which
         # may only remember an earlier commit under the same producer id and epoch, and answer with
         # that.
-        self._doubt([name for name, c in by_name.items() if c.get("doubtful")])
+        doubtful = [name for name, c in by_name.items() if c.get("doubtful")]
+        self._doubt(doubtful)
 
         def request(name: str) -> Any:
             return EndTxnRequest(
@@ -145,7 +148,7 @@ class CoordinatorClient(BrokerClient):
                 max_version=_END_TXN_MAX_VERSION,
             )
 
-        return self._ask_coordinators(by_name, request, _END_TXN_STEPS)
+        return self._ask_coordinators(by_name, request, _END_TXN_STEPS, doubtful)
 
     def fence(self, names: Collection[str]) -> Answers:
         """Abort what is open under these ids, and bump their epochs, so that no producer of before
@@ -279,8 +282,20 @@ class CoordinatorClient(BrokerClient):
         )
 
     def _ask_coordinators(
-        self, names: Collection[str], make: Callable[[str], Any], steps: Steps = NO_STEPS
+        self,
+        names: Collection[str],
+        make: Callable[[str], Any],
+        steps: Steps = NO_STEPS,
+        doubtful: Collection[str] = (),
     ) -> Answers:
+        """Ask for each id until there is a last word, or the deadline.
+
+        Args:
+            names: the ids.
+            make: makes the request for one.
+            steps: around each request.
+            doubtful: ids whose coordinator another broker must name.
+        """
         answers = Answers()
         waiting = dict.fromkeys(names, "no coordinator was found")
         # A broker that was cut off and wakes takes itself for the coordinator for a moment, and
@@ -290,7 +305,7 @@ class CoordinatorClient(BrokerClient):
         backoff_s = FIRST_BACKOFF_S
         while waiting:
             refused: set[str] = set()
-            located = self._locate(waiting, deadline_s, refused)
+            located = self._locate(waiting, deadline_s, refused, {*doubtful, *confirming})
             asked = sorted(located)
             calls = [(located[name], make(name)) for name in asked]
             for name, answer in zip(asked, self.exchange(calls, deadline_s, steps), strict=True):
@@ -339,21 +354,34 @@ class CoordinatorClient(BrokerClient):
             }
 
     def _locate(
-        self, waiting: dict[str, str], deadline_s: float, refused: set[str] | None = None
+        self,
+        waiting: dict[str, str],
+        deadline_s: float,
+        refused: set[str],
+        doubtful: Collection[str] = (),
     ) -> Mapping[str, Address]:
-        """Return the coordinators that are known, having asked for those that weren't; reasons go
-        into ``waiting``.
+        """Return the coordinators that are known, having asked for those that weren't.
 
-        Ids that need not be asked for again at once, because somebody must mend something first, go
-        into ``refused``.
+        Args:
+            waiting: the ids; gets the reasons why one is not found.
+            deadline_s: until when.
+            refused: gets ids that need not be asked for again at once, because somebody must mend
+                something first.
+            doubtful: ids whose coordinator another broker must name. One that was cut off takes
+                itself for it, and answers from its old memory.
         """
         from kafka.protocol.metadata import FindCoordinatorRequest
 
-        refused = set() if refused is None else refused
         with self._lock:
             unknown = [name for name in waiting if name not in self._coordinators]
+        if any(name in doubtful for name in unknown):
+            self._look_for_brokers(deadline_s)
+        with self._lock:
             known = self._askable()
-        for address in known if unknown else ():
+        by_themselves: dict[str, str] = {}
+        for address in known:
+            if not unknown:
+                break
             request = FindCoordinatorRequest(
                 key_type=_TRANSACTION_TYPE, coordinator_keys=unknown, min_version=4, max_version=4
             )
@@ -368,15 +396,26 @@ class CoordinatorClient(BrokerClient):
             refused.difference_update(unknown)
             with self._lock:
                 for found in answer.coordinators:
-                    if found.error_code == _OK:
-                        self._coordinators[found.key] = (found.host, found.port)
+                    where = (found.host, found.port)
+                    if found.error_code == _OK and (
+                        found.key not in doubtful or self._may_name(address, where)
+                    ):
+                        self._coordinators[found.key] = where
+                    elif found.error_code == _OK:
+                        by_themselves[found.key] = (
+                            f"broker {address_text(where)} names itself its coordinator; that "
+                            "counts when another one does, for it may have been cut off"
+                        )
                     else:
                         if found.error_code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                             refused.add(found.key)
                         waiting[found.key] = (
                             f"its coordinator is not to be found: {error_name(found.error_code)}"
                         )
-            break
+                unknown = [
+                    name for name in unknown if name in doubtful and name not in self._coordinators
+                ]
+        waiting.update({name: by_themselves[name] for name in unknown if name in by_themselves})
         with self._lock:
             return {
                 name: self._coordinators[name] for name in waiting if name in self._coordinators
