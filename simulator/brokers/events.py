@@ -89,8 +89,8 @@ class Events:
         cluster.add_partitions(name, producer_id, epoch, {partition}, 0)
         cluster.produce(name, producer_id, epoch, partition, STRANGER, 0)
         commits = name not in forgotten or self._world.rng.random() < 0.3
-        if name in forgotten and self._world.rng.random() < 0.3:
-            return True  # it stays open: nobody takes it for ours, which had another producer id
+        if self._world.rng.random() < 0.3:
+            return True  # it stays open: nobody takes it for ours, which had another epoch
         if commits or self._world.rng.random() < 0.5:
             cluster.end(name, producer_id, epoch, commits=commits, version=4, who="somebody")
         else:

@@ -220,6 +220,24 @@ def test_what_became_of_a_transaction_is_found_out_after_its_id_has_expired(
         assert "an abort marker" in words(report)
 
 
+def test_a_stranger_who_holds_the_id_open_hides_nothing(query, topic, broker):
+    """Its transaction has the next epoch, and may be open for as long as the stranger likes."""
+    q = query(topic())
+    (committable,) = confirmed(q, q.prepare(["a"]))
+    q.commit(committable)
+    stranger = ck.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": committable["name"]}
+    )
+    stranger.init_transactions(20)
+    stranger.begin_transaction()
+    stranger.produce(topic(), b"of a stranger")
+    stranger.flush(10)
+    known = state_of(q, committable)
+    assert (known.state, known.epoch) == ("Ongoing", committable["producer_epoch"] + 1)
+    assert q.commit(committable).retired == (committable,)
+    stranger.abort_transaction(20)
+
+
 def test_without_a_proof_a_fenced_transaction_stays_in_doubt(query, topic):
     q = query(topic())
     committable = q.prepare(["a"])
@@ -320,6 +338,10 @@ def state(name, producer_id=7, epoch=3):
         (state("Ongoing"), Outcome.OPEN),
         (state("PrepareCommit"), Outcome.OPEN),
         (state("PrepareAbort", epoch=4), Outcome.OPEN),
+        (state("PrepareCommit", epoch=4), Outcome.OPEN),
+        (state("PrepareEpochFence", epoch=4), Outcome.OPEN),
+        (state("Ongoing", epoch=4), None),
+        (state("Ongoing", epoch=5), None),
         (state("CompleteAbort", epoch=4), None),
         (state("CompleteCommit", epoch=4), None),
         (state("Empty", epoch=4), None),

@@ -86,7 +86,8 @@ class Finding:
     words: str
 
 
-_UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+_ENDING = {"PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+_UNDER_WAY = {"Ongoing", *_ENDING}
 
 
 def judge_state(committable: KafkaCommittable, state: TransactionState | None) -> Finding | None:
@@ -103,7 +104,11 @@ def judge_state(committable: KafkaCommittable, state: TransactionState | None) -
         return None
     epoch = committable["producer_epoch"]
     words = f"its state is {state.state} under epoch {state.epoch}"
-    if state.epoch in {epoch, epoch + 1} and state.state in _UNDER_WAY:
+    # An abort for age, a fence, and EndTxn of version 5 raise the epoch when they begin to end a
+    # transaction. One that is open under the next epoch is another one, whose owner got that epoch
+    # behind the end of this one, and may keep it open for as long as it likes.
+    under_way = {epoch: _UNDER_WAY, epoch + 1: _ENDING}.get(state.epoch, ())
+    if state.state in under_way:
         return Finding(Outcome.OPEN, words)
     if state.epoch == epoch and state.state == "CompleteCommit":
         # It would not have refused EndTxn then: another coordinator has answered meanwhile, and
