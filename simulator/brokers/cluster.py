@@ -55,6 +55,8 @@ class Cluster:
     Attributes:
         name: the cluster's id.
         refuses_late_produce: brokers ask the coordinator before they append (KIP-890, first part).
+        changes_last: behind the last epoch, the end of an abort gives the id another producer id:
+            seen with Kafka 4.3.1, and not with 3.9.2.
         ends: called when an end is decided: the id, the transaction's number, whether it commits,
             and who asked.
     """
@@ -67,10 +69,12 @@ class Cluster:
         ends: Callable[[str, int, bool, str], None],
         *,
         refuses_late_produce: bool = True,
+        changes_last: bool = True,
         first_epoch: int = 0,
     ) -> None:
         self.name = name
         self.refuses_late_produce = refuses_late_produce
+        self.changes_last = changes_last
         self.ends = ends
         self.first_epoch = first_epoch
         self.transactions: dict[str, Transaction] = {}
@@ -203,6 +207,9 @@ class Cluster:
         if not known.waiting:
             del self._due[name]
             known.state = COMPLETE_COMMIT if known.state == PREPARE_COMMIT else COMPLETE_ABORT
+            if known.epoch == LAST_EPOCH and self.changes_last:
+                # The markers have the old producer id and the last epoch.
+                known.producer_id, known.epoch = self._new_producer_id(), 0
 
     def waiting(self) -> list[tuple[str, Partition]]:
         """Return the markers that are still to be written."""

@@ -143,6 +143,7 @@ class World:
             self.seen,
             self._ends,
             refuses_late_produce=self.rng.random() < 0.7,
+            changes_last="last epoch" in self.kinds and self.rng.random() < 0.5,
             first_epoch=32765 if "last epoch" in self.kinds else self.rng.randint(0, 2),
         )
 

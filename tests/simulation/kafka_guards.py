@@ -116,6 +116,14 @@ GUARDS = [
         "handed over.",
     ),
     Guard(
+        "an abort behind what compaction took is believed",
+        evidence,
+        "_judge_marker",
+        "marker.is_first or",
+        "True or",
+        kinds=("client's late request", "time-out", "compaction"),
+    ),
+    Guard(
         "a transaction without a marker is called aborted",
         evidence,
         "judge_log",

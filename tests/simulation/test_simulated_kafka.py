@@ -11,6 +11,12 @@ import pytest
 from simulation.kafka_guards import FOUND, NOT_FOUND
 from simulator.brokers import first_violation, play
 from simulator.brokers.__main__ import main
+from simulator.brokers.cluster import (
+    COMPLETE_ABORT,
+    CONCURRENT_TRANSACTIONS,
+    LAST_EPOCH,
+    Cluster,
+)
 from simulator.brokers.world import KINDS
 from support.pages import ROOT
 
@@ -21,13 +27,6 @@ from support.pages import ROOT
 )
 def test_what_the_sink_says_is_true_whatever_the_brokers_answer(first_seed):
     assert first_violation(600, first_seed) is None
-
-
-@pytest.mark.parametrize("seed", [4367, 5137, 8216, 49139])
-def test_schedules_that_once_broke_the_promise(seed):
-    """A commit marker that compaction took before the abort marker of what a late request had
-    opened once more; an old coordinator's word."""
-    play(seed)
 
 
 def test_schedules_reach_every_fault_and_every_kind_of_report():
@@ -87,3 +86,49 @@ def test_a_guard_that_no_schedule_needs_still_stands_where_it_is_said_to(guard, 
     """``docs/simulator.md`` says why none does."""
     guard.break_it(monkeypatch)
     assert guard.why
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_an_abort_behind_the_last_epoch_gives_the_id_another_producer_id(fenced):
+    """As Kafka 4.3.1 does: another id with epoch 0; a fence adds one to it."""
+    cluster, producer_id = aborted_behind_the_last_epoch(fenced=fenced, changes_last=True)
+    known = cluster.transactions["x"]
+    assert (known.state, known.epoch) == (COMPLETE_ABORT, 0)
+    assert known.producer_id != producer_id
+    if fenced:
+        assert cluster.init_producer_id("x", "the driver") == (0, known.producer_id, 1)
+
+
+def test_an_abort_behind_the_last_epoch_keeps_the_producer_id():
+    """As Kafka 3.9.2 does."""
+    cluster, producer_id = aborted_behind_the_last_epoch(fenced=False, changes_last=False)
+    known = cluster.transactions["x"]
+    assert (known.state, known.producer_id, known.epoch) == (
+        COMPLETE_ABORT,
+        producer_id,
+        LAST_EPOCH,
+    )
+
+
+def aborted_behind_the_last_epoch(*, fenced, changes_last):
+    """A cluster with one aborted transaction, and under which producer id that was written."""
+    partition = ("out", 0)
+    cluster = Cluster(
+        "c",
+        {"out": 1},
+        lambda _: None,
+        lambda *_: None,
+        changes_last=changes_last,
+        first_epoch=LAST_EPOCH - 1,
+    )
+    _, producer_id, epoch = cluster.init_producer_id("x", "a task")
+    cluster.add_partitions("x", producer_id, epoch, {partition}, 1)
+    if fenced:
+        assert cluster.init_producer_id("x", "the driver")[0] == CONCURRENT_TRANSACTIONS
+    else:
+        cluster.time_out("x")
+    assert cluster.waiting() == [("x", partition)]
+    cluster.mark("x", partition)
+    (marker,) = cluster.logs[partition].entries
+    assert (marker.producer_id, marker.epoch) == (producer_id, LAST_EPOCH)
+    return cluster, producer_id
