@@ -59,6 +59,23 @@ def test_exactly_once_writes_each_row_once_to_kafka_and_files(
     assert len(ids) <= 10, "live producers go on from batch to batch"
 
 
+def test_what_a_function_persists_and_unpersists_is_computed_once_for_all_its_writes(
+    connect_server, pipeline, database
+):
+    config = {
+        "door": "exactly_once",
+        "sinks": ["files", "postgres"],
+        "database": database,
+        "splits": True,
+        "rows_per_batch": 200,
+    }
+    pipeline.run(connect_server, until_batch=1, **config)
+    count = 200 * pipeline.batches()
+    here, there = in_files(pipeline), [row for (row,) in in_table(database)]
+    assert sorted(here + there) == list(range(count))
+    assert min(len(here), len(there)) > count / 4
+
+
 @pytest.mark.long
 def test_in_complete_mode_a_batch_without_rows_empties_the_table(
     connect_server, pipeline, database

@@ -356,3 +356,92 @@ class TestRefusals:
     ):
         query = writer(source.stream(), tmp_path, make("out", able=able)).start()
         query.stop()
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_what_a_function_persists_and_unpersists_is_computed_once_for_all_its_writes(
+    source, spark, run, tmp_path, looks
+):
+    """As functions for foreachBatch do; the jobs run when the function has returned."""
+    source.add(*rows(*range(400)))
+    low, high = make_files(tmp_path, "low"), make_files(tmp_path, "high")
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+
+    @ofa.exactly_once(tmp_path / "cp", sinks={"low": low, "high": high})
+    def process(batch, batch_id, transaction):
+        # Another one each time that it is computed; no Python runs for it.
+        token = F.expr("reflect('java.util.UUID', 'randomUUID')")
+        drawn = batch.withColumn("token", token).persist()
+        if looks:
+            drawn.count()
+        transaction.write("low", drawn.where("token < '8'"))
+        transaction.write("high", drawn.where("token >= '8'"))
+        drawn.unpersist()
+
+    run(
+        source.stream()
+        .writeStream.foreachBatch(process)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
+    written = [
+        row["value"]
+        for name in ("low", "high")
+        for row in ofa.read_files(tmp_path / name).to_arrow().to_pylist()
+    ]
+    assert sorted(written) == sorted(f"v{n}" for n in range(400))
+    assert min(ofa.read_files(tmp_path / name).rows for name in ("low", "high")) > 100
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before, "a cache is left"
+
+
+def test_a_batch_that_a_function_persists_and_unpersists_is_written_as_it_is(
+    source, spark, run, tmp_path
+):
+    source.add(*rows(*range(30)))
+    every, some = make_files(tmp_path, "every"), make_files(tmp_path, "some")
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+
+    @ofa.exactly_once(tmp_path / "cp", sinks={"every": every, "some": some})
+    def process(batch, batch_id, transaction):
+        batch.persist()
+        transaction.write("every", batch)
+        transaction.write("some", batch.where("key = 'k1'"))
+        batch.unpersist()
+
+    run(
+        source.stream()
+        .writeStream.foreachBatch(process)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
+    assert ofa.read_files(tmp_path / "every").rows == 30
+    assert ofa.read_files(tmp_path / "some").rows == 10
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before, "a cache is left"
+
+
+def make_files(folder, name):
+    return ofa.FileSink(folder / name)
+
+
+def test_a_python_udf_over_a_batch_of_numbers_that_several_sinks_take_does_not_hang(
+    spark, run, tmp_path
+):
+    """Spark 4.2.0 reads such a batch from its cache by columns, and hangs (SPARK-58241)."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "0.json").write_text("".join(f'{{"n": {n}}}\n' for n in range(20)))
+    frame = spark.readStream.schema("n bigint").json(str(folder))
+
+    @F.udf("bigint")
+    def twice(n):
+        return 2 * n
+
+    made = ofa.write_stream(frame).option("checkpointLocation", str(tmp_path / "cp"))
+    for name in ("a", "b"):
+        made.to(
+            make_files(tmp_path, name),
+            name=name,
+            transform=lambda rows: rows.withColumn("n", twice("n")),
+        )
+    run(made)
+    for name in ("a", "b"):
+        found = ofa.read_files(tmp_path / name).to_arrow().column("n").to_pylist()
+        assert sorted(found) == list(range(0, 40, 2))

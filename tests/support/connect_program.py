@@ -31,6 +31,7 @@ DEFAULTS = {
     "where": "true",
     "output_mode": "append",
     "transform": False,
+    "splits": False,
     "until_batch": 2,
     "rows_per_batch": 20,
     "options": {},
@@ -127,6 +128,17 @@ def through_write_stream(config, rows):
     )
 
 
+def split_at_random(batch, transaction):
+    """Each row to one of two sinks, by a value that no replay gives again."""
+    from pyspark.sql import functions as F
+
+    token = F.expr("reflect('java.util.UUID', 'randomUUID')")
+    drawn = batch.withColumn("token", token).persist()
+    transaction.write("files", drawn.where("token < '8'").select("value"))
+    transaction.write("postgres", drawn.where("token >= '8'").select("value"))
+    drawn.unpersist()
+
+
 def through_exactly_once(config, rows):
     import onceforall as ofa
 
@@ -134,6 +146,9 @@ def through_exactly_once(config, rows):
 
     @ofa.exactly_once(config["named_checkpoint"] or config["checkpoint"], sinks=sinks)
     def write(batch, batch_id, transaction):
+        if config["splits"]:
+            split_at_random(batch, transaction)
+            return
         for name in sinks:
             transform = transform_of(config, name)
             transaction.write(name, batch if transform is None else transform(batch))

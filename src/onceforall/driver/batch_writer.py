@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -272,7 +272,10 @@ class SparkBatchWriter:
                 self._computed_once = True
         transaction = BatchTransaction(self.sinks, self.projections, self._jobs.pinned)
         failpoints.hit("write.function.before")
-        with self._described("run the function of the batch"):
+        with (
+            self._described("run the function of the batch"),
+            self._jobs.unpersisting_later(),
+        ):
             self._call(transaction)
         failpoints.hit("write.function.after")
         transaction.close()
@@ -280,7 +283,7 @@ class SparkBatchWriter:
             raise transaction.failure
         self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
         groups = groups_of(transaction.writes, self.sinks, self.frame)
-        self._keeping = self._how_kept(decision, groups)
+        self._keeping = self._how_kept(decision, transaction.given)
         consumed = bool(groups) and groups[0].frame is self.frame
         persisted = computed_once(groups, self.frame, consume_all=self.consume_all)
         try:
@@ -359,11 +362,10 @@ class SparkBatchWriter:
             )
 
     def _how_kept(
-        self, decision: RunWrites | TakeDigests, groups: list[JobGroup]
+        self, decision: RunWrites | TakeDigests, frames: Sequence[DataFrame]
     ) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
-        frames = [group.frame for group in groups]
         keeping = self.keeper.keeping(self.frame, frames, decision.generation, self.batch)
         return None if keeping is None else replace(keeping, pad=self._pad_of_rows)
 

@@ -51,6 +51,7 @@ from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import workarounds
 from onceforall.spark.classic import ClassicRun
 from onceforall.spark.execution import name_of
 from onceforall.spark.files import SparkFiles
@@ -311,6 +312,7 @@ class QueryRun:
         settings: Settings,
     ) -> QueryRun:
         spark, query_id, output_mode = spark_run.spark, spark_run.query_id, spark_run.output_mode()
+        workarounds.apply(spark)
         starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
         found = check_targets(
             last_decision(checkpoint, stores), checkpoint, sinks, starts, settings.adopt_target

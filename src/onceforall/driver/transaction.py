@@ -74,6 +74,11 @@ class BatchTransaction:
             self.failure = self.failure or error
             raise
 
+    @property
+    def given(self) -> list[DataFrame]:
+        """The frames that were written, as the function has made them, each once."""
+        return [given for given, _ in self._frames]
+
     def _as_it_is_now(self, frame: DataFrame) -> DataFrame:
         # A frame that is written to several sinks stays one, which is computed once.
         for given, pinned in self._frames:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.spark import task_counts
 from onceforall.spark.determinism import Determinism
 from onceforall.spark.execution import check_execution, execution_of
+from onceforall.spark.held_caches import HeldCaches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,6 +111,7 @@ class ClassicJobs:
 
     def __init__(self, batch: DataFrame) -> None:
         self._batch = batch
+        self._caches = HeldCaches(batch)
 
     @property
     def _context(self) -> Any:
@@ -137,14 +139,20 @@ class ClassicJobs:
         """Do nothing: Spark interrupts the thread of the batch itself."""
         return nullcontext()
 
-    @staticmethod
-    def pinned(frame: DataFrame) -> DataFrame:
-        """Return the frame as it is: Spark has resolved it when it was made."""
-        return frame
+    def pinned(self, frame: DataFrame) -> DataFrame:
+        """Return a frame that reads the caches of now; Spark has resolved all else when it was
+        made.
+        """
+        return self._caches.holding(frame)
+
+    def unpin(self) -> None:
+        """Free the caches that the function has unpersisted."""
+        self._caches.release()
 
     @staticmethod
-    def unpin() -> None:
-        """Do nothing."""
+    def unpersisting_later() -> AbstractContextManager[None]:
+        """Do nothing: caches are held frame by frame."""
+        return nullcontext()
 
     @staticmethod
     def without_ordering(frame: DataFrame) -> DataFrame:

@@ -105,8 +105,11 @@ class SparkJobs(Protocol):
 
     def pinned(self, frame: DataFrame) -> DataFrame:
         """Return the same rows as a frame that means what this one means now, whatever becomes of
-        the views, functions and settings that it names.
+        the views, functions and settings that it names, and of what is persisted.
         """
+
+    def unpersisting_later(self) -> AbstractContextManager[None]:
+        """Keep what is unpersisted within until ``unpin``, where ``pinned`` can't."""
 
     def unpin(self) -> None:
         """Forget what ``pinned`` has made; no error."""

@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -177,6 +178,7 @@ class ConnectJobs:
         self._batch = batch
         self._tag = tag
         self._pinned: list[tuple[SparkSession, str]] = []
+        self._unpersisted: list[tuple[DataFrame, bool]] = []
 
     @property
     def properties(self) -> LocalProperties:
@@ -218,8 +220,39 @@ class ConnectJobs:
         self._pinned.append((session, name))
         return session.table(name)
 
+    @contextmanager
+    def unpersisting_later(self) -> Iterator[None]:
+        """Put off what the function unpersists: its jobs haven't run yet, and would compute a frame
+        that several of them read once for each.
+
+        Connect shows no caches, so Spark's own method is replaced meanwhile; this process runs
+        nothing but the function.
+        """
+        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+
+        original = ConnectFrame.unpersist
+
+        def later(frame: ConnectFrame, blocking: bool = False) -> ConnectFrame:  # noqa: FBT001, FBT002  Spark's
+            self._unpersisted.append((frame, blocking))
+            return frame
+
+        put = partial(setattr, ConnectFrame, "unpersist")
+        put(later)
+        try:
+            yield
+        finally:
+            put(original)
+
     def unpin(self) -> None:
-        """Drop the views."""
+        """Drop the views, and unpersist what the function has given up."""
+        given_up, self._unpersisted = self._unpersisted, []
+        for frame, blocking in given_up:
+            if server_is_gone():
+                return
+            try:
+                frame.unpersist(blocking)
+            except Exception as error:  # noqa: BLE001  it goes with its session
+                logger.debug("unpersisting had no answer: %s", text_of(error))
         pinned, self._pinned = self._pinned, []
         for session, name in pinned:
             if server_is_gone():
