@@ -13,6 +13,7 @@ from onceforall.errors import (
     SinkUnavailableError,
 )
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import merging
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
 
@@ -294,6 +295,175 @@ def test_a_key_whose_collation_is_changed_while_the_query_runs_gets_no_row_by_ta
             query.write(0, row("a"))
     assert query.all() == []
     query.sink.close()
+
+
+LOOSE = "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+STRICT, BLIND = 'text COLLATE "C"', "text COLLATE ci"
+
+
+def keyed(*pairs):
+    return pa.RecordBatch.from_pydict(
+        {"k": [key for key, _ in pairs], "n": pa.array([n for _, n in pairs], pa.int64())}
+    )
+
+
+def merged_after(query, change, *parts, is_decided=False):
+    """Change the table between the tasks and the merge, or between the decision and a merge in
+    another process."""
+    written = [query.write(0, part, partition=at) for at, part in enumerate(parts)]
+    if is_decided:
+        written = list(query.sink.confirm(written))
+        query.sink.close()
+        query = query.successor()
+    query.execute(change)
+    try:
+        return query.commit(0, written if is_decided else list(query.sink.confirm(written)))
+    finally:
+        query.sink.close()
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new", "sums"),
+    [(BLIND, STRICT, [("A", 20), ("a", 1)]), (STRICT, BLIND, [("a", 21)])],
+    ids=["tells more apart", "tells less apart"],
+)
+def test_rows_add_up_by_the_collation_that_the_key_has_when_they_are_merged(
+    database, old, new, sums, is_decided
+):
+    ddl = f"{LOOSE} CREATE TABLE t (k {old} PRIMARY KEY, n bigint)"
+    query = Query(database, ddl, key="k", accumulate={"n": "sum"})
+    change = f"ALTER TABLE t ALTER k TYPE {new}"
+    merged_after(query, change, keyed(("a", 1), ("A", 20)), is_decided=is_decided)
+    found = query.execute('SELECT k COLLATE "C", n FROM t')
+    assert sorted((key.lower() if len(found) == 1 else key, n) for key, n in found) == sums
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_the_greatest_text_is_that_of_the_collation_that_the_column_has_at_the_merge(
+    database, is_decided
+):
+    ddl = f"{LOOSE} CREATE TABLE t (k bigint PRIMARY KEY, v {STRICT})"
+    query = Query(database, ddl, key="k", accumulate={"v": "max"})
+    part = pa.RecordBatch.from_pydict({"k": pa.array([1, 1], pa.int64()), "v": ["a", "B"]})
+    merged_after(query, f"ALTER TABLE t ALTER v TYPE {BLIND}", part, is_decided=is_decided)
+    assert query.execute("SELECT k, v FROM t") == [(1, "B")]
+
+
+KEY_ALONE = pa.RecordBatch.from_pydict({"k": ["a", "A"]})
+TWO_GROUPS = [keyed(("a", 1)), pa.RecordBatch.from_pydict({"k": ["A"]})]
+ONE_KEY_TWICE = {
+    "replacing": ({}, [keyed(("a", 1), ("A", 20))]),
+    "ignoring": ({"on_conflict": "ignore"}, [keyed(("a", 1)), keyed(("A", 20))]),
+    "the key alone": ({}, [KEY_ALONE]),
+    "other columns": ({}, TWO_GROUPS),
+}
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@pytest.mark.parametrize("what", ONE_KEY_TWICE)
+def test_keys_that_are_one_by_a_collation_that_came_later_lose_no_row(database, what, is_decided):
+    options, parts = ONE_KEY_TWICE[what]
+    query = Query(
+        database, f"{LOOSE} CREATE TABLE t (k {STRICT} PRIMARY KEY, n bigint)", key="k", **options
+    )
+    written = [query.write(0, part, partition=at) for at, part in enumerate(parts)]
+    if is_decided:
+        written = list(query.sink.confirm(written))
+        query.sink.close()
+    query.execute(f"ALTER TABLE t ALTER k TYPE {BLIND}")
+    said = "2 rows with the key k='[aA]'.* the collation back"
+    later = query.successor() if is_decided else query
+    for _ in range(2):
+        with pytest.raises(SinkUnavailableError if is_decided else RefusedRecordError, match=said):
+            later.commit(0, written) if is_decided else later.sink.confirm(written)
+    assert rows_of(query, "t") == 0
+    query.execute(f"ALTER TABLE t ALTER k TYPE {STRICT}")
+    assert not later.commit(0, written if is_decided else list(later.sink.confirm(written))).lost
+    assert sorted(query.execute("SELECT k FROM t")) == [("A",), ("a",)]
+    later.sink.close()
+
+
+def test_tasks_before_and_behind_a_change_of_collation_are_merged_together(database):
+    query = Query(
+        database,
+        f"{LOOSE} CREATE TABLE t (k {STRICT} PRIMARY KEY, n bigint)",
+        key="k",
+        accumulate={"n": "sum"},
+    )
+    first = query.write(0, keyed(("a", 1)), partition=0)
+    query.execute(f"ALTER TABLE t ALTER k TYPE {BLIND}")
+    second = query.write(0, keyed(("A", 20)), partition=1)
+    assert not query.commit(0, list(query.sink.confirm([first, second]))).lost
+    assert query.execute("SELECT lower(k), n FROM t") == [("a", 21)]
+
+
+def test_a_collation_that_is_changed_during_the_merge_ends_it(database, monkeypatch):
+    query = Query(
+        database,
+        f"{LOOSE} CREATE TABLE t (k {STRICT} PRIMARY KEY, n bigint)",
+        key="k",
+        on_conflict="ignore",
+    )
+    written = [query.write(0, keyed(("a", 1), ("A", 20)))]
+    refuse = merging.refuse_doubled_keys
+
+    def change(*arguments):
+        refuse(*arguments)
+        query.execute(f"ALTER TABLE t ALTER k TYPE {BLIND}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "refuse_doubled_keys", change)
+        with pytest.raises(AttemptFailedError, match="collation of a column of .* altered"):
+            query.sink.confirm(written)
+    with pytest.raises(RefusedRecordError, match="2 rows with the key"):
+        query.sink.confirm(written)
+    assert rows_of(query, "t") == 0
+    query.sink.abort(written)
+
+
+def test_a_row_that_is_refused_is_named_by_the_collation_of_the_merge(database):
+    """Only the sum of both is too large."""
+    query = Query(
+        database,
+        f"{LOOSE} CREATE TABLE t (k {STRICT} PRIMARY KEY, n bigint)",
+        key="k",
+        accumulate={"n": "sum"},
+    )
+    written = [query.write(0, keyed(("a", 2**63 - 1), ("A", 20)))]
+    query.execute(f"ALTER TABLE t ALTER k TYPE {BLIND}")
+    with pytest.raises(RefusedRecordError, match="out of range.* The first such row: k='A'"):
+        query.sink.confirm(written)
+    query.sink.abort(written)
+
+
+def test_a_collation_beside_the_key_may_change(database):
+    """Nothing is compared by it."""
+    query = Query(database, f"{LOOSE} CREATE TABLE t (k text, v {STRICT})")
+    part = pa.RecordBatch.from_pydict({"k": ["a"], "v": ["x"]})
+    merged_after(query, f"ALTER TABLE t ALTER v TYPE {BLIND}", part)
+    assert query.execute("SELECT k, v FROM t") == [("a", "x")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("varchar(3)", 'varchar(3) COLLATE "of us"."c""i"'), ("word", 'word COLLATE "of us"."c""i"')],
+)
+def test_a_key_with_a_length_or_of_a_domain_may_change_its_collation(database, old, new):
+    ddl = f"""{LOOSE} CREATE SCHEMA "of us"; CREATE COLLATION "of us"."c""i" FROM ci;
+        CREATE DOMAIN word text; CREATE TABLE t (k {old} PRIMARY KEY, n bigint)"""
+    query = Query(database, ddl, key="k", accumulate={"n": "sum"})
+    merged_after(query, f"ALTER TABLE t ALTER k TYPE {new}", keyed(("a", 1), ("A", 20)))
+    assert query.execute("SELECT pg_catalog.lower(k), n FROM t") == [("a", 21)]
+
+
+def test_a_key_that_becomes_a_text_is_named_by_its_types(database):
+    query = Query(database, KEYED, key="id", on_conflict="ignore")
+    written = [query.write(0, rows(1, 2))]
+    query.execute("ALTER TABLE t ALTER id TYPE text")
+    with pytest.raises(AttemptFailedError, match="Column id of public.t was bigint"):
+        query.sink.confirm(written)
+    query.sink.abort(written)
 
 
 KEEPERS = {

@@ -118,7 +118,8 @@ def merge(
     Args:
         connection: in a transaction.
         target: where the rows go.
-        staged: the rows.
+        staged: the rows; those that were staged in another transaction as
+            ``target_changes.collated`` returns them.
         is_decided: nothing may be refused any more that can be done; see ``target_changes``.
         is_shuffled: a task merges its own rows, and no other task has their keys.
 
@@ -133,8 +134,10 @@ def merge(
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
     # Within one statement that updates, the server finds this by itself. Rows that are nothing but
-    # their key are equal: what an earlier release decided of these is written.
-    nothing_else = not is_decided and any(not _replaced(target, each.columns) for each in filled)
+    # their key are equal: what an earlier release decided of these is written. Under a collation
+    # that came behind the decision they need not be.
+    is_new = not is_decided or any(each.collations for each in filled)
+    nothing_else = is_new and any(not _replaced(target, each.columns) for each in filled)
     if (
         target.key
         and not target.accumulate
@@ -224,7 +227,10 @@ def doubled_key(
     keys, filled = identifiers(target.key), [each for each in staged if each.columns]
     sources = [
         sql.SQL(" UNION ALL ").join(
-            [sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in some]
+            [
+                sql.SQL("SELECT {} FROM {}").format(each.selected(target.key), each.identifier)
+                for each in some
+            ]
         )
         for some in staging.portions(filled)
     ]
@@ -279,15 +285,24 @@ def refuse_doubled_keys(connection: Connection, target: Target, staged: Sequence
         named = ", ".join(
             f"{column}={value!r}" for column, value in zip(target.key, values, strict=True)
         )
+        # They may have been different by the collation under which they were written.
+        changed = {column for each in staged for column, *_ in each.collations}
+        back = [column for column in target.key if column in changed]
+        remedy = (
+            f"; or give the table's {', '.join(back)} the collation back that it had when the rows "
+            "were written"
+            if back
+            else ""
+        )
         raise RefusedRecordError(
             f"The batch has {times} rows with the key {named}, and only one of them can be in "
             f"{target.schema}.{target.table}. Aggregate or "
-            "deduplicate by the key before writing."
+            f"deduplicate by the key before writing{remedy}."
         )
 
 
 def _rows(each: Staged) -> sql.Composed:
-    return sql.SQL("SELECT {} FROM {}").format(identifiers(each.columns), each.identifier)
+    return sql.SQL("SELECT {} FROM {}").format(each.selected(each.columns), each.identifier)
 
 
 def _grouped(staged: Sequence[Staged]) -> list[list[Staged]]:

@@ -184,7 +184,7 @@ def _numbered(staged: Staged) -> sql.Composed:
     # A staging table is filled by one COPY and never changed, so the places of its rows are in the
     # order in which they came.
     return sql.SQL("SELECT {}, pg_catalog.row_number() OVER (ORDER BY ctid) AS {} FROM {}").format(
-        identifiers(staged.columns), sql.Identifier(_NUMBER), staged.identifier
+        staged.selected(staged.columns), sql.Identifier(_NUMBER), staged.identifier
     )
 
 

@@ -46,17 +46,36 @@ class Staged:
         table: its identifier.
         columns: the columns that were written, in their order.
         rows: how many rows its task wrote.
+        collations: columns that are read under another collation than they were written under, each
+            with the schema and the name of that; see ``target_changes.collated``.
     """
 
     schema: str
     table: str
     columns: tuple[str, ...]
     rows: int
+    collations: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def identifier(self) -> sql.Identifier:
         """Its qualified name."""
         return sql.Identifier(self.schema, self.table)
+
+    def selected(self, columns: Sequence[str]) -> sql.Composed:
+        """Return these of its columns, as a query names them behind SELECT."""
+        if not self.collations:
+            return identifiers(columns)
+        collations = {column: names for column, *names in self.collations}
+        return sql.SQL(", ").join(
+            [
+                sql.SQL("{0} COLLATE {1} AS {0}").format(
+                    sql.Identifier(column), sql.Identifier(*collations[column])
+                )
+                if column in collations
+                else sql.Identifier(column)
+                for column in columns
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ is rolled back.
   partition that got rows is locked until the COMMIT, so that it stays what it was seen to be.
 - Its columns must take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
   the rows were staged would have them cast by assignment, which rounds.
+- With a key, texts are compared by the collations that its columns have at the merge, as the unique
+  index compares them, whatever they had when the rows were staged; see ``collated``.
 - The unique indexes on the key must call the same keys equal as its columns do; see
   ``key_indexes``.
 - Where Spark has brought each key to one task (the modes ``prepared`` and ``upsert``), the key's
@@ -25,6 +27,7 @@ is rolled back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
@@ -43,14 +46,19 @@ SELECT c.oid::bigint, c.relkind::pg_catalog.text, c.relpersistence::pg_catalog.t
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 WHERE n.nspname OPERATOR(pg_catalog.=) %(schema)s AND c.relname OPERATOR(pg_catalog.=) %(table)s
 """  # noqa: S608  our own text
-_TYPES = """
+_DIFFERENT = """
 SELECT DISTINCT a.attname::pg_catalog.text, a.atttypid::bigint, t.atttypid::bigint, a.atttypmod, t.atttypmod,
-       pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type(t.atttypid, t.atttypmod)
+       pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type(t.atttypid, t.atttypmod),
+       s.nspname::pg_catalog.text, o.collname::pg_catalog.text
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-JOIN pg_catalog.pg_attribute t ON t.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND t.attname OPERATOR(pg_catalog.=) a.attname
+JOIN pg_catalog.pg_attribute t ON t.attname OPERATOR(pg_catalog.=) a.attname
+JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) t.attrelid
+JOIN pg_catalog.pg_namespace m ON m.oid OPERATOR(pg_catalog.=) r.relnamespace AND m.nspname OPERATOR(pg_catalog.=) %s AND r.relname OPERATOR(pg_catalog.=) %s
+LEFT JOIN (pg_catalog.pg_collation o JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) o.collnamespace)
+  ON o.oid OPERATOR(pg_catalog.=) t.attcollation AND a.attcollation OPERATOR(pg_catalog.<>) ALL(ARRAY[0::pg_catalog.oid, t.attcollation])
 WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) ANY(%s) AND a.attnum OPERATOR(pg_catalog.>) 0
-AND NOT a.attisdropped AND (a.atttypid OPERATOR(pg_catalog.<>) t.atttypid OR a.atttypmod OPERATOR(pg_catalog.<>) t.atttypmod)
+AND NOT a.attisdropped AND (a.atttypid OPERATOR(pg_catalog.<>) t.atttypid OR a.atttypmod OPERATOR(pg_catalog.<>) t.atttypmod OR o.oid IS NOT NULL)
 """
 _BLIND = """
 SELECT a.attname::pg_catalog.text, n.oid::pg_catalog.regcollation::pg_catalog.text
@@ -73,6 +81,19 @@ _OIDS = {
     25: "text",
 }
 """Of pg_type.dat: the same in every server."""
+
+
+class Difference(NamedTuple):
+    """A column that the target has otherwise than a staging table: its name, the types with their
+    modifiers, then in words, and the target's collation where that is what differs.
+    """
+
+    column: str
+    old: tuple[int, int]
+    new: tuple[int, int]
+    shown_old: str
+    shown_new: str
+    collation: tuple[str, str] | None
 
 
 class Seen(NamedTuple):
@@ -129,7 +150,7 @@ def check(
     Args:
         connection: in the transaction that has written.
         target: as it was decided, or shall be.
-        staged: the tables that its rows come from.
+        staged: the tables that its rows come from, as ``collated`` returned them.
         before: what ``look_before`` said before the first statement.
         is_decided: that another table is no obstacle any more; it must only be one that can take
             the rows.
@@ -167,15 +188,54 @@ def check(
             "would leave them there. Give it BYPASSRLS, or disable "
             "row security."
         )
-    for name, one, other, modifier, other_modifier, old, new in connection.execute(
-        _TYPES, [seen.oid, target_schema(staged), [each.table for each in staged]]
-    ).fetchall():
-        if not _takes_all((one, modifier), (other, other_modifier)):
+    _check_columns(connection, target, staged)
+
+
+def collated(connection: Connection, target: Target, staged: Sequence[Staged]) -> Sequence[Staged]:
+    """Return staging tables that compare the texts of a key, and those that are accumulated, as the
+    target does now. Somebody may have changed a collation since they were filled: two keys would be
+    one within the batch and two in the table, or the other way round. With a key it costs one look;
+    ``check`` looks again.
+    """
+    if not target.key:
+        return staged
+    collations = _collations(_differences(connection, target, staged))
+    return [replace(each, collations=collations) for each in staged] if collations else staged
+
+
+def _check_columns(connection: Connection, target: Target, staged: Sequence[Staged]) -> None:
+    shown, differences = f"{target.schema}.{target.table}", _differences(connection, target, staged)
+    for each in differences:
+        if each.old != each.new and not _takes_all(each.old, each.new):
             raise AttemptFailedError(
-                f"Column {name} of {shown} was {old} when the rows were written, and is {new} "
-                "now: they would be changed on the way. Change it back "
+                f"Column {each.column} of {shown} was {each.shown_old} when the rows were written, "
+                f"and is {each.shown_new} now: they would be changed on the way. Change it back "
                 "until the batch is written; then stop the query, change it, and start again."
             )
+    if target.key and staged and _collations(differences) != staged[0].collations:
+        raise AttemptFailedError(
+            f"The collation of a column of {shown} was altered while rows were written to it."
+        )
+
+
+def _differences(
+    connection: Connection, target: Target, staged: Sequence[Staged]
+) -> list[Difference]:
+    return [
+        Difference(
+            str(name), (one, modifier), (other, other_modifier), str(old), str(new), collation
+        )
+        for name, one, other, modifier, other_modifier, old, new, *names in connection.execute(
+            _DIFFERENT,
+            [target.schema, target.table, target_schema(staged), [each.table for each in staged]],
+        ).fetchall()
+        for collation in [None if names[0] is None else (str(names[0]), str(names[1]))]
+    ]
+
+
+def _collations(differences: Sequence[Difference]) -> tuple[tuple[str, str, str], ...]:
+    found = {(each.column, *each.collation) for each in differences if each.collation is not None}
+    return tuple(sorted(found))
 
 
 def _check_tells_apart(connection: Connection, shown: str, oid: int, key: Sequence[str]) -> None:
@@ -200,4 +260,4 @@ def _takes_all(old: tuple[int, int], new: tuple[int, int]) -> bool:
     return old[0] == new[0] or (_OIDS.get(old[0], ""), _OIDS.get(new[0], "")) in _WIDER
 
 
-__all__ = ["Seen", "check", "look", "look_before"]
+__all__ = ["Seen", "check", "collated", "look", "look_before"]

@@ -55,6 +55,7 @@ from onceforall.sinks.postgres import (
     refusals,
     replication,
     staging,
+    target_changes,
 )
 from onceforall.sinks.postgres.driver import marker_lock, marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
@@ -253,6 +254,7 @@ class Merger:
         """Merge; return the staging tables that could not be dropped: they are of no effect any
         more, for the marker says that the batch is complete.
         """
+        staged = target_changes.collated(connection, batch.target, staged)
         connection.execute("SAVEPOINT merge")
         try:
             merging.merge(connection, batch.target, staged, is_decided=is_decided)
