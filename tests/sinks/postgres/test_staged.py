@@ -139,6 +139,35 @@ def test_what_is_gone_after_the_decision_without_a_marker_is_lost_as_a_whole(dat
     assert later.ids() == [1, 2]
 
 
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_staging_table_that_has_lost_a_column_is_as_good_as_gone(database, decided):
+    """DROP … CASCADE of a type or a collation takes columns of all tables; NULL would be written in
+    the place of their values."""
+    query = Query(
+        database,
+        "CREATE COLLATION own (locale = 'C'); CREATE TABLE t (id bigint, v text COLLATE own)",
+    )
+    committables = [query.write(0, rows(1))]
+    if decided:
+        committables = list(query.sink.confirm(committables))
+        query.sink.close()
+        query = query.successor()
+    query.execute('ALTER TABLE t ALTER v TYPE text COLLATE "C"')
+    query.execute("DROP COLLATION own CASCADE")
+    if decided:
+        report = query.commit(0, committables)
+        assert [lost.committable["name"] for lost in report.lost] == [committables[0]["name"]]
+        query.sink.retire(committables)
+    else:
+        with pytest.raises(
+            AttemptFailedError, match="1 of 1 staging tables are gone, or have lost"
+        ):
+            query.sink.confirm(committables)
+        query.sink.abort(committables)
+    query.commit(0, query.prepare(0, rows(1)))
+    assert query.execute("TABLE t") == [(1, "x")]
+
+
 def test_in_another_database_nothing_is_proved(database, postgres):
     query = Query(database)
     committables = query.prepare(0, rows(1))

@@ -87,6 +87,9 @@ class Found:
     comment: str | None
     owner: str
     is_own: bool
+    is_whole: bool = True
+    """It has all columns that it was made with: DROP TYPE or DROP COLLATION with CASCADE takes
+    some, with their values."""
 
     @property
     def name(self) -> str | None:
@@ -163,7 +166,9 @@ def find(connection: Connection, schema: str, tables: Sequence[str] | None = Non
         "NOT a.attisdropped ORDER BY a.attnum), "
         "pg_catalog.obj_description(c.oid, 'pg_class'), "
         "pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text, "
-        "pg_catalog.pg_has_role(c.relowner, 'USAGE') "
+        "pg_catalog.pg_has_role(c.relowner, 'USAGE'), "
+        "NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a "
+        "WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attisdropped) "
         "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid "
         "OPERATOR(pg_catalog.=) c.relnamespace "
         "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relkind OPERATOR(pg_catalog.=) 'r' "
@@ -173,8 +178,8 @@ def find(connection: Connection, schema: str, tables: Sequence[str] | None = Non
     wanted = None if tables is None else list(tables)
     rows = connection.execute(query, [schema, wanted, wanted]).fetchall()
     return [
-        Found(table, tuple(columns), comment, owner, is_own)
-        for table, columns, comment, owner, is_own in rows
+        Found(table, tuple(columns), comment, owner, is_own, is_whole)
+        for table, columns, comment, owner, is_own, is_whole in rows
     ]
 
 

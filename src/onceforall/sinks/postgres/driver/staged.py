@@ -36,7 +36,7 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -218,11 +218,11 @@ class Merger:
                 connection, batch.owner.schema, [s.table for s in batch.staged]
             )
         }
-        gone = [staged.table for staged in batch.staged if staged.table not in found]
+        gone = _gone(batch, found)
         if gone:
             raise AttemptFailedError(
                 f"{batch.what('Merging')}: {len(gone)} of {len(batch.staged)} staging tables are "
-                "gone (the first is "
+                "gone, or have lost a column (the first is "
                 f"{batch.owner.schema}.{gone[0]}). Somebody dropped them; the batch is written "
                 "again."
             )
@@ -418,10 +418,19 @@ class Merger:
                     f"that role until the batch is complete, or GRANT {each.owner} TO the role "
                     "that connects now."
                 )
-        return [staged.table for staged in batch.staged if staged.table not in found]
+        return _gone(batch, found)
 
     def release(self) -> None:
         """Roll back what is held."""
         held, self.held = self.held, None
         if held is not None:
             close_quietly(held.connection)
+
+
+def _gone(batch: Batch, found: Mapping[str, staging.Found]) -> list[str]:
+    """Return the staging tables that don't have all that their tasks wrote any more."""
+    return [
+        staged.table
+        for staged in batch.staged
+        if staged.table not in found or not found[staged.table].is_whole
+    ]
