@@ -11,18 +11,19 @@ a command runs doesn't. One that is called from now on is called by one that has
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from benchmarks.footprint.recorder import FOLDER_VARIABLE
 from benchmarks.settings import ROOT
-from evidence.digests import FOOTPRINT
+from evidence.digests import FOOTPRINT, PACKAGE, functions_of
 
 _SITE = Path(__file__).parent / "site"
 
@@ -43,6 +44,18 @@ def names_in(folder: Path) -> dict[str, list[str]]:
         if needed not in found:
             sys.exit(f"nothing of {needed} was recorded: nothing is written")
     return {module: sorted(names) for module, names in sorted(found.items())}
+
+
+def only_functions(names: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """Leave out the bodies of classes, which a worker runs when it imports their module."""
+    found = {}
+    for module, called in names.items():
+        tree = ast.parse((PACKAGE / module).read_text(encoding="utf-8"))
+        defined = {name for name, _ in functions_of(tree)}
+        kept = sorted({name for name in called if name.split(".<locals>")[0] in defined})
+        if kept:
+            found[module] = kept
+    return found
 
 
 def main() -> int:
@@ -66,7 +79,7 @@ def main() -> int:
         if done.returncode:
             print("a measurement failed: nothing is written", file=sys.stderr)
             return 1
-        names = names_in(functions)
+        names = only_functions(names_in(functions))
     FOOTPRINT.write_text(json.dumps(names, indent=1) + "\n", encoding="utf-8")
     print(f"{sum(map(len, names.values()))} functions of {len(names)} modules: {FOOTPRINT}")
     return 0
