@@ -378,11 +378,7 @@ def test_what_a_function_persists_and_unpersists_is_computed_once_for_all_its_wr
         transaction.write("high", drawn.where("token >= '8'"))
         drawn.unpersist()
 
-    run(
-        source.stream()
-        .writeStream.foreachBatch(process)
-        .option("checkpointLocation", str(tmp_path / "cp"))
-    )
+    run(through(process, source.stream(), tmp_path))
     written = [
         row["value"]
         for name in ("low", "high")
@@ -407,14 +403,15 @@ def test_a_batch_that_a_function_persists_and_unpersists_is_written_as_it_is(
         transaction.write("some", batch.where("key = 'k1'"))
         batch.unpersist()
 
-    run(
-        source.stream()
-        .writeStream.foreachBatch(process)
-        .option("checkpointLocation", str(tmp_path / "cp"))
-    )
+    run(through(process, source.stream(), tmp_path))
     assert ofa.read_files(tmp_path / "every").rows == 30
     assert ofa.read_files(tmp_path / "some").rows == 10
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == before, "a cache is left"
+
+
+def through(function, frame, folder):
+    checkpoint = str(folder / "cp")
+    return frame.writeStream.foreachBatch(function).option("checkpointLocation", checkpoint)
 
 
 def make_files(folder, name):
