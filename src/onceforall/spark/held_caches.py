@@ -103,9 +103,14 @@ def _caches_in(context: Any, plan: Any) -> Iterator[tuple[int, Any]]:
     """Return what the caches of a plan are built by, and a number for each, by which the same one
     is known again.
     """
-    leaves = plan.collectLeaves()
-    for n in range(leaves.size()):
-        leaf = leaves.apply(n)
+    # Those of subqueries, too: they are expressions, and no leaves.
+    plans = [plan, *_all_of(plan.subqueriesAll())]
+    for leaf in (leaf for each in plans for leaf in _all_of(each.collectLeaves())):
         if leaf.getClass().getSimpleName() == _CACHE:
             builder = leaf.cacheBuilder()
             yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
+
+
+def _all_of(jvm_seq: Any) -> Iterator[Any]:
+    for n in range(jvm_seq.size()):
+        yield jvm_seq.apply(n)
