@@ -389,34 +389,6 @@ def test_what_a_function_persists_and_unpersists_is_computed_once_for_all_its_wr
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == before, "a cache is left"
 
 
-def test_what_is_unpersisted_and_only_a_subquery_reads_is_computed_once_for_all_its_writes(
-    source, spark, run, tmp_path
-):
-    source.add(*rows(*range(400)))
-    low, high = make_files(tmp_path, "low"), make_files(tmp_path, "high")
-
-    @ofa.exactly_once(tmp_path / "cp", sinks={"low": low, "high": high})
-    def process(batch, batch_id, transaction):
-        token = F.expr("reflect('java.util.UUID', 'randomUUID')")
-        drawn = batch.select("value", token.alias("token")).persist()
-        drawn.createOrReplaceTempView("drawn")
-        batch.createOrReplaceTempView("all_of_it")
-        for name, which in (("low", "token < '8'"), ("high", "token >= '8'")):
-            chosen = (
-                f"SELECT * FROM all_of_it WHERE value IN (SELECT value FROM drawn WHERE {which})"
-            )
-            transaction.write(name, batch.sparkSession.sql(chosen))
-        drawn.unpersist()
-
-    run(through(process, source.stream(), tmp_path))
-    written = [
-        row["value"]
-        for name in ("low", "high")
-        for row in ofa.read_files(tmp_path / name).to_arrow().to_pylist()
-    ]
-    assert sorted(written) == sorted(f"v{n}" for n in range(400))
-
-
 def test_a_batch_that_a_function_persists_and_unpersists_is_written_as_it_is(
     source, spark, run, tmp_path
 ):

@@ -72,6 +72,8 @@ def rows_of(config, spark):
         .select("value")
         .where(config["where"])
     )
+    if config["splits"]:
+        rows = rows.withColumn("of_stream", F.expr(TOKEN))
     if config["aggregate"]:
         rows = rows.groupBy((F.col("value") % 10).alias("k")).agg(F.count("*").alias("n"))
     return rows
@@ -128,15 +130,54 @@ def through_write_stream(config, rows):
     )
 
 
-def split_at_random(batch, transaction):
-    """Each row to one of two sinks, by a value that no replay gives again."""
+TOKEN = "reflect('java.util.UUID', 'randomUUID')"
+"""A value that no computation gives again."""
+
+
+def split_at_random(batch, batch_id, transaction):
+    """Each row to one of two sinks, by such a value; each batch gives up its cache in another
+    way."""
     from pyspark.sql import functions as F
 
-    token = F.expr("reflect('java.util.UUID', 'randomUUID')")
-    drawn = batch.withColumn("token", token).persist()
+    session = batch.sparkSession
+
+    def by_unpersist():
+        drawn = batch.withColumn("token", F.expr(TOKEN)).persist()
+        return drawn, drawn.unpersist
+
+    def by_clearing():
+        return batch.withColumn("token", F.expr(TOKEN)).persist(), session.catalog.clearCache
+
+    def by_a_statement():
+        drawn = batch.withColumn("token", F.expr(TOKEN)).persist()
+        return drawn, lambda: session.sql("CLEAR CACHE")
+
+    def by_the_tables_name():
+        batch.withColumn("token", F.expr(TOKEN)).createOrReplaceTempView("drawn")
+        session.catalog.cacheTable("drawn")
+        return session.table("drawn"), lambda: session.catalog.uncacheTable("drawn")
+
+    def by_dropping_its_view():
+        batch.withColumn("token", F.expr(TOKEN)).createOrReplaceTempView("dropped")
+        session.sql("CACHE TABLE dropped")
+        return session.table("dropped"), lambda: session.catalog.dropTempView("dropped")
+
+    def not_at_all():
+        return batch.withColumn("token", F.col("of_stream")), lambda: None
+
+    ways = [
+        by_unpersist,
+        by_clearing,
+        by_a_statement,
+        by_the_tables_name,
+        by_dropping_its_view,
+        not_at_all,
+    ]
+    drawn, give_up = ways[batch_id % len(ways)]()
     transaction.write("files", drawn.where("token < '8'").select("value"))
-    transaction.write("postgres", drawn.where("token >= '8'").select("value"))
-    drawn.unpersist()
+    there = drawn.where("token >= '8'").select("value")
+    transaction.write("postgres", there if batch_id % 2 else there.persist())
+    give_up()
 
 
 def through_exactly_once(config, rows):
@@ -147,7 +188,7 @@ def through_exactly_once(config, rows):
     @ofa.exactly_once(config["named_checkpoint"] or config["checkpoint"], sinks=sinks)
     def write(batch, batch_id, transaction):
         if config["splits"]:
-            split_at_random(batch, transaction)
+            split_at_random(batch, batch_id, transaction)
             return
         for name in sinks:
             transform = transform_of(config, name)

@@ -1,5 +1,5 @@
-"""Which jobs write a batch: what one of them can write in one pass, and which frames are
-computed once for several.
+"""Which jobs write a batch: what one of them can write in one pass, and which frames several of
+them write.
 """
 
 from __future__ import annotations
@@ -40,23 +40,13 @@ def groups_of(
     return sorted(groups.values(), key=lambda group: group.frame is not batch)
 
 
-def computed_once(
-    groups: Sequence[JobGroup], batch: DataFrame, *, consume_all: bool
-) -> list[DataFrame]:
-    """Return the frames that are computed once and kept: with several jobs, what more than one of
-    them reads.
+def written_often(groups: Sequence[JobGroup], batch: DataFrame) -> list[DataFrame]:
+    """Return the frames, besides the batch's own, that more than one job writes.
 
     Args:
         groups: of one batch, as ``groups_of`` returns them.
         batch: the batch's own frame.
-        consume_all: it is read besides, unless the first job reads all of it.
     """
     frames = [group.frame for group in groups]
     twice = [frame for i, frame in enumerate(frames) if any(frame is other for other in frames[:i])]
-    derived = {id(frame): frame for frame in twice if frame is not batch}
-    whole = (
-        [batch]
-        if len(groups) > 1 or (consume_all and bool(groups) and groups[0].frame is not batch)
-        else []
-    )
-    return [*whole, *derived.values()]
+    return list({id(frame): frame for frame in twice if frame is not batch}.values())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.common import clock as clocks
 from onceforall.common import logs
 from onceforall.common.threads import Threads, start_thread
-from onceforall.driver.batch_jobs import JobGroup, computed_once, groups_of
+from onceforall.driver.batch_jobs import JobGroup, groups_of, written_often
 from onceforall.driver.coordinator import STOP_LOOKED_FOR_EVERY_S, Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from onceforall.spark.files import SparkFiles
-    from onceforall.spark.surroundings import SparkJobs
+    from onceforall.spark.surroundings import Shared, SparkJobs
 
 
 logger = logs.logger("onceforall")
@@ -90,8 +90,10 @@ class SparkBatchWriter:
     _aborted: bool = False
     outcome: Outcome = "skipped"
     """What has been done so far, for ``progress_of``."""
-    _computed_once: bool = False
-    """Whether the batch was persisted, for a write that follows a look."""
+    _is_plain: bool = False
+    _shared: Shared | None = None
+    """The batch's rows, as its function gets them; over two passes where a write follows a look."""
+    _also_shared: list[Shared] = field(default_factory=list)
     _keeping: kept.Keeping | None = None
 
     def write(self, decision: RunWrites) -> Prepared:
@@ -245,9 +247,9 @@ class SparkBatchWriter:
         if self._aborted and self.keeper is not None and self._undecided_by is not None:
             kept.forget_attempt(self.keeper.place, self._undecided_by, self.batch)
 
-    def _call(self, transaction: BatchTransaction) -> None:
+    def _call(self, transaction: BatchTransaction, batch: DataFrame) -> None:
         try:
-            self.function(self.frame, self.batch, transaction)
+            self.function(batch, self.batch, transaction)
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
@@ -262,53 +264,112 @@ class SparkBatchWriter:
             self._call_and_write_pinned(decision)
         finally:
             self._jobs.unpin()
+            if not (isinstance(decision, TakeDigests) and decision.writes_next):
+                self._release()
 
     def _call_and_write_pinned(self, decision: RunWrites | TakeDigests) -> None:
-        if self.consume_all and not self._computed_once:
-            self.frame = self._jobs.without_ordering(self.frame)
-            if isinstance(decision, TakeDigests) and decision.writes_next:
-                # The state must come from the very rows that are written.
-                self.frame.persist()
-                self._computed_once = True
-        transaction = BatchTransaction(self.sinks, self.projections, self._jobs.pinned)
+        # The state must come from the very rows that are written.
+        writes_next = isinstance(decision, TakeDigests) and decision.writes_next
+        batch = self._given(again=writes_next)
+        # Asked while the function runs, for it may persist what it has made.
+        transaction = BatchTransaction(
+            self.sinks,
+            self.projections,
+            lambda frame: frame if frame is batch else self._jobs.pinned(frame),
+        )
         failpoints.hit("write.function.before")
         with (
             self._described("run the function of the batch"),
             self._jobs.unpersisting_later(),
         ):
-            self._call(transaction)
+            self._call(transaction, batch)
         failpoints.hit("write.function.after")
         transaction.close()
         if transaction.failure is not None:
             raise transaction.failure
         self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
-        groups = groups_of(transaction.writes, self.sinks, self.frame)
+        groups = groups_of(transaction.writes, self.sinks, batch)
         self._keeping = self._how_kept(decision, transaction.given)
-        consumed = bool(groups) and groups[0].frame is self.frame
-        persisted = computed_once(groups, self.frame, consume_all=self.consume_all)
-        try:
-            for frame in persisted:
-                frame.persist()
-            if self.consume_all and not consumed:
-                # A partition whose state store did not commit would fail the next batch.
+        consumed = bool(groups) and groups[0].frame is batch
+        # A partition whose state store did not commit would fail the next batch.
+        for_state = self.consume_all and not consumed
+        reads = {id(group.frame): transaction.given_for(group.frame) for group in groups}
+        shared = self._shared_by(
+            groups, [*reads.values()] + [batch] * for_state, needed=writes_next
+        )
+        with self._watched([*shared.values()], several=len(groups) + for_state > 1):
+            if for_state:
                 with (
                     self._described("run the batch for its state"),
                     self._jobs.interruptible(),
                 ):
-                    self.frame.count()
+                    self._rows_of(batch, shared).count()
             task = self._task(decision)
             self._begin(decision, self._names.values())
             for group in groups:
                 self._job(
-                    group,
+                    replace(group, frame=self._rows_of(group.frame, shared)),
                     replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)),
                 )
-            if not task.digest_only:
-                self._write_empty(task)
-        finally:
-            for frame in persisted:
-                if not (self._computed_once and frame is self.frame):
-                    frame.unpersist()
+        if not task.digest_only:
+            self._write_empty(task)
+
+    def _given(self, *, again: bool) -> DataFrame:
+        """Return what the function of the batch gets: rows that it shares with all jobs, unless
+        there is one job, which reads the batch as it is.
+
+        Args:
+            again: the batch is read in another pass, too.
+        """
+        if self._shared is not None:
+            return self._shared.frame
+        if self.consume_all and not self._is_plain:
+            self._is_plain = True
+            self.frame = self._jobs.without_ordering(self.frame)
+        keys = {sink.capabilities.one_task_per_key for sink in self.sinks.values()}
+        is_one_job = getattr(self.function, "writes_as_it_is", False) and len(keys) == 1
+        if is_one_job and not again:
+            return self.frame
+        self._shared = self._jobs.shared(self.frame)
+        return self._shared.frame
+
+    def _shared_by(
+        self, groups: Sequence[JobGroup], reads: Sequence[DataFrame], *, needed: bool
+    ) -> dict[int, Shared]:
+        """Return, by the frame that a job is to write, the rows that several jobs share."""
+        batch = None if self._shared is None else self._shared.frame
+        shared: dict[int, Shared] = {}
+        if self._shared is not None:
+            needed = needed or self._shared.is_read_often(reads)
+            if self._shared.keep(needed=needed):
+                shared[id(batch)] = self._shared
+        for frame in written_often(groups, self.frame if batch is None else batch):
+            rows = shared[id(frame)] = self._jobs.shared(frame)
+            self._also_shared.append(rows)
+        return shared
+
+    def _rows_of(self, frame: DataFrame, shared: Mapping[int, Shared]) -> DataFrame:
+        if id(frame) in shared:
+            return shared[id(frame)].frame
+        if self._shared is not None and frame is self._shared.frame:
+            return self.frame  # Nobody shares them.
+        return frame
+
+    @contextmanager
+    def _watched(self, shared: Sequence[Shared], *, several: bool) -> Iterator[None]:
+        if not several:
+            yield
+            return
+        with self._described("run the batch"), self._jobs.watching(shared):
+            yield
+
+    def _release(self) -> None:
+        also, self._also_shared = self._also_shared, []
+        for rows in also:
+            rows.release()
+        if self._shared is not None:
+            self._shared.release()
+            self._shared = None
 
     def _begin(self, decision: RunWrites | TakeDigests | WriteKept, names: Iterable[str]) -> None:
         """Tell the sinks; see ``TwoPhaseCommitSink.lock_order`` for the order."""
@@ -366,7 +427,8 @@ class SparkBatchWriter:
     ) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
-        keeping = self.keeper.keeping(self.frame, frames, decision.generation, self.batch)
+        batch = self.frame if self._shared is None else self._shared.frame
+        keeping = self.keeper.keeping(batch, frames, decision.generation, self.batch)
         return None if keeping is None else replace(keeping, pad=self._pad_of_rows)
 
     @property
@@ -379,9 +441,7 @@ class SparkBatchWriter:
         """
         for begun in self._begun.values():
             self._end(begun)
-        if self._computed_once:
-            self._computed_once = False
-            self.frame.unpersist()
+        self._release()
 
     def _spec(self, decision: RunWrites | TakeDigests, write: int) -> WriteSpec:
         name = self._names[write]

@@ -49,7 +49,8 @@ from onceforall.errors import (
 )
 from onceforall.sink import TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark.connect.run import ConnectRun, server_is_gone
+from onceforall.spark.connect.run import ConnectRun
+from onceforall.spark.connect.server import server_is_gone
 from onceforall.spark.hadoop_paths import check_absolute
 from onceforall.spark.remote_path import AnyPath
 

@@ -402,6 +402,11 @@ class _Writes:
                 self._warn_of_aggregate(name, rows)
             transaction.write(name, rows)
 
+    @property
+    def writes_as_it_is(self) -> bool:
+        """Whether each sink gets the batch itself, and nothing else reads it."""
+        return all(transform is None for transform in self.transforms.values())
+
     def _warn_of_aggregate(self, name: str, rows: DataFrame) -> None:
         """Say once that a batch's aggregate replaces what earlier batches wrote.
 

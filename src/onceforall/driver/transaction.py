@@ -79,6 +79,10 @@ class BatchTransaction:
         """The frames that were written, as the function has made them, each once."""
         return [given for given, _ in self._frames]
 
+    def given_for(self, frame: DataFrame) -> DataFrame:
+        """Return the frame as the function has made it, for one of ``writes``."""
+        return next((given for given, pinned in self._frames if pinned is frame), frame)
+
     def _as_it_is_now(self, frame: DataFrame) -> DataFrame:
         # A frame that is written to several sinks stays one, which is computed once.
         for given, pinned in self._frames:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.spark import task_counts
 from onceforall.spark.determinism import Determinism
+from onceforall.spark.errors import cache_was_emptied
 from onceforall.spark.execution import check_execution, execution_of
 from onceforall.spark.held_caches import HeldCaches
+from onceforall.spark.shared_rows import SharedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from onceforall.spark.surroundings import LocalProperties
+    from onceforall.spark.surroundings import LocalProperties, Shared
 
 __all__ = ["DESCRIPTION", "ClassicJobs", "ClassicRun"]
 
@@ -139,11 +141,24 @@ class ClassicJobs:
         """Do nothing: Spark interrupts the thread of the batch itself."""
         return nullcontext()
 
+    @staticmethod
+    def shared(frame: DataFrame) -> SharedRows:
+        """Return what keeps a frame's rows below Spark's own cache."""
+        return SharedRows(frame)
+
     def pinned(self, frame: DataFrame) -> DataFrame:
         """Return a frame that reads the caches of now; Spark has resolved all else when it was
         made.
         """
         return self._caches.holding(frame)
+
+    @contextmanager
+    def watching(self, shared: Sequence[Shared]) -> Iterator[None]:  # noqa: ARG002  they are out of reach
+        """See that no cache of the function's is emptied within."""
+        self._caches.fill()
+        yield
+        if not self._caches.are_as_before():
+            raise cache_was_emptied()
 
     def unpin(self) -> None:
         """Free the caches that the function has unpersisted."""

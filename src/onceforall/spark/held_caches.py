@@ -9,6 +9,10 @@ Spark puts its caches into a plan when it makes a job of it
 (``CacheManager.useCachedData``). So a frame that is written is planned with the caches of that
 moment, and its plan refers to them: to one that was unpersisted since, too, which is then computed
 once more, for all jobs that refer to it.
+
+A cache that is emptied while the jobs run, by ``clearCache()`` in another query's function, is
+computed once more in the same way, and that is once too often: so it is looked at again behind the
+last job.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from py4j.protocol import Py4JError
 
 from onceforall.common import logs
 from onceforall.errors import text_of
+from onceforall.spark.shared_rows import leaves_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,24 +40,24 @@ class HeldCaches:
     """Those of one batch's function."""
 
     def __init__(self, batch: DataFrame) -> None:
-        """Hold nothing yet; ``batch`` is the batch's own frame, which the driver keeps itself."""
+        """Hold nothing yet; ``batch`` is any frame of the batch's session."""
         self._batch = batch
         self._held: list[tuple[DataFrame, dict[int, Any]]] = []
+        self._filled: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any is held."""
+        return bool(self._held)
 
     def holding(self, frame: DataFrame) -> DataFrame:
-        """Return a frame of the same rows that reads the caches which the frame reads now.
-
-        A cache of the batch itself is not held: the driver keeps the batch for all jobs, and it is
-        computed once by that.
-        """
+        """Return a frame of the same rows that reads the caches which the frame reads now."""
         jvm: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
         try:
-            if frame is self._batch or _caches_of_session(jvm).isEmpty():
+            if _caches_of_session(jvm).isEmpty():
                 return frame
             plan = _planned(jvm)
             caches = dict(_caches_in(self._context, plan))
-            own = dict(_caches_in(self._context, _planned(self._batch._jdf)))  # noqa: SLF001
-            if caches.keys() <= own.keys():
+            if not caches:
                 return frame
             held = self._context._jvm.org.apache.spark.sql.classic.Dataset.ofRows(  # noqa: SLF001
                 jvm.sparkSession(), plan
@@ -66,20 +71,33 @@ class HeldCaches:
         self._held.append((frame, caches))
         return SparkDataFrame(held, frame.sparkSession)
 
+    def fill(self) -> None:
+        """Remember what is in the caches, or will be, before the first job reads them."""
+        self._filled = {number: _filling(builder) for number, builder in self._caches.items()}
+
+    def are_as_before(self) -> bool:
+        """Tell whether no cache was emptied since ``fill``."""
+        return all(_filling(self._caches[number]) == rdd for number, rdd in self._filled.items())
+
     def release(self) -> None:
         """Free the caches that were unpersisted meanwhile; no error."""
-        held, self._held = self._held, []
+        held, caches = self._held, self._caches
+        self._held, self._filled = [], {}
         try:
             kept = {
                 number
                 for frame, _ in held
                 for number, _ in _caches_in(self._context, _planned(frame._jdf))  # noqa: SLF001
             }
-            for number, builder in {n: b for _, caches in held for n, b in caches.items()}.items():
+            for number, builder in caches.items():
                 if number not in kept:
                     builder.clearCache(False)  # noqa: FBT003  py4j
         except Exception as error:  # noqa: BLE001  the JVM frees them when nothing refers to them
             logger.debug("caches are not freed at once: %s", text_of(error))
+
+    @property
+    def _caches(self) -> dict[int, Any]:
+        return {number: builder for _, caches in self._held for number, builder in caches.items()}
 
     @property
     def _context(self) -> Any:
@@ -99,18 +117,16 @@ def _planned(jvm_frame: Any) -> Any:
     return state.executePlan(execution.analyzed(), execution.mode()).withCachedData()
 
 
+def _filling(builder: Any) -> int:
+    """Return what tells a cache's content from what it is computed anew as."""
+    return int(builder.cachedColumnBuffers().id())
+
+
 def _caches_in(context: Any, plan: Any) -> Iterator[tuple[int, Any]]:
     """Return what the caches of a plan are built by, and a number for each, by which the same one
     is known again.
     """
-    # Those of subqueries, too: they are expressions, and no leaves.
-    plans = [plan, *_all_of(plan.subqueriesAll())]
-    for leaf in (leaf for each in plans for leaf in _all_of(each.collectLeaves())):
+    for leaf in leaves_of(plan):
         if leaf.getClass().getSimpleName() == _CACHE:
             builder = leaf.cacheBuilder()
             yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
-
-
-def _all_of(jvm_seq: Any) -> Iterator[Any]:
-    for n in range(jvm_seq.size()):
-        yield jvm_seq.apply(n)

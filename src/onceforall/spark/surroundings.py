@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LocalProperties", "SparkJobs", "SparkRun"]
+__all__ = ["LocalProperties", "Shared", "SparkJobs", "SparkRun"]
 
 
 class LocalProperties(Protocol):
@@ -81,6 +81,30 @@ class SparkRun(Protocol):
         """Return what starts the jobs of one batch."""
 
 
+class Shared(Protocol):
+    """The rows of one frame, which all that is derived from it share.
+
+    Attributes:
+        frame: the frame to derive from. What its user says by ``persist``, ``cache`` and
+            ``unpersist`` is understood; its rows stay until ``release``.
+    """
+
+    frame: DataFrame
+
+    def is_read_often(self, frames: Sequence[DataFrame]) -> bool:
+        """Tell whether jobs that read these frames, each one, would compute the rows more than once
+        if they weren't kept.
+        """
+
+    def keep(self, *, needed: bool) -> bool:
+        """Say that all that reads the rows is known, and whether they are needed more than once;
+        return whether they are kept.
+        """
+
+    def release(self) -> None:
+        """Free the rows; no error."""
+
+
 class SparkJobs(Protocol):
     """The jobs of one batch, which run in the thread that calls it."""
 
@@ -103,6 +127,9 @@ class SparkJobs(Protocol):
     def without_ordering(self, frame: DataFrame) -> DataFrame:
         """Return the same rows as a frame that can be persisted."""
 
+    def shared(self, frame: DataFrame) -> Shared:
+        """Return what lets all that is derived from a frame share one computation of its rows."""
+
     def pinned(self, frame: DataFrame) -> DataFrame:
         """Return the same rows as a frame that means what this one means now, whatever becomes of
         the views, functions and settings that it names, and of what is persisted.
@@ -110,6 +137,13 @@ class SparkJobs(Protocol):
 
     def unpersisting_later(self) -> AbstractContextManager[None]:
         """Keep what is unpersisted within until ``unpin``, where ``pinned`` can't."""
+
+    def watching(self, shared: Sequence[Shared]) -> AbstractContextManager[None]:
+        """See that nothing which the jobs within share is computed anew between them.
+
+        Raises:
+            AttemptFailedError: at the end: somebody has emptied Spark's cache.
+        """
 
     def unpin(self) -> None:
         """Forget what ``pinned`` has made; no error."""

@@ -19,34 +19,32 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
 from onceforall.common.sessions import is_speculative
 from onceforall.errors import UnsupportedQueryError, text_of
+from onceforall.spark.connect.caches import FunctionCaches, PersistedRows
+from onceforall.spark.connect.server import server_is_gone
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from onceforall.spark.surroundings import LocalProperties
+    from onceforall.spark.surroundings import LocalProperties, Shared
 
-__all__ = ["ConnectJobs", "ConnectRun", "server_is_gone"]
+__all__ = ["ConnectJobs", "ConnectRun"]
 
 logger = logs.logger("onceforall")
 
 TASKS_END_WITHIN_S = 3.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2
 seconds by default."""
-
-_PARENT = os.getppid()
 
 _WRITES = re.compile(
     r"^~?WriteToMicroBatchDataSource\S* .*, (?P<mode>Append|Update|Complete)(?:, -?\d+)?$",
@@ -57,13 +55,6 @@ _LOCATION = re.compile(
     re.IGNORECASE,
 )
 _REDACTED = "(redacted)"
-
-
-def server_is_gone() -> bool:
-    """Tell whether the server whose child this process is has ended; Linux and macOS give the
-    child another parent then.
-    """
-    return os.getppid() != _PARENT
 
 
 class ConnectRun:
@@ -175,10 +166,9 @@ class ConnectJobs:
 
     def __init__(self, batch: DataFrame, tag: str) -> None:
         self._spark = batch.sparkSession
-        self._batch = batch
         self._tag = tag
         self._pinned: list[tuple[SparkSession, str]] = []
-        self._unpersisted: list[tuple[DataFrame, bool]] = []
+        self._caches = FunctionCaches(batch.sparkSession)
 
     @property
     def properties(self) -> LocalProperties:
@@ -213,46 +203,30 @@ class ConnectJobs:
         description: views and functions are looked up by name in each job that reads it, and the
         next transform may have made others of these names.
         """
-        if frame is self._batch:
-            return frame
         session, name = frame.sparkSession, f"onceforall_{uuid.uuid4().hex}"
         frame.createTempView(name)
         self._pinned.append((session, name))
         return session.table(name)
 
-    @contextmanager
-    def unpersisting_later(self) -> Iterator[None]:
-        """Put off what the function unpersists: its jobs haven't run yet, and would compute a frame
-        that several of them read once for each.
-
-        Connect shows no caches, so Spark's own method is replaced meanwhile; this process runs
-        nothing but the function.
+    def shared(self, frame: DataFrame) -> PersistedRows:
+        """Return what keeps a frame's rows in Spark's cache: nothing below it can be freed by a
+        client.
         """
-        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+        return PersistedRows(frame, self._caches.persisted)
 
-        original = ConnectFrame.unpersist
+    def unpersisting_later(self) -> AbstractContextManager[None]:
+        """Put off what the function takes out of Spark's cache: its jobs haven't run yet, and would
+        compute a frame that several of them read once for each.
+        """
+        return self._caches.kept()
 
-        def later(frame: ConnectFrame, blocking: bool = False) -> ConnectFrame:  # noqa: FBT001, FBT002  Spark's
-            self._unpersisted.append((frame, blocking))
-            return frame
-
-        put = partial(setattr, ConnectFrame, "unpersist")
-        put(later)
-        try:
-            yield
-        finally:
-            put(original)
+    def watching(self, shared: Sequence[Shared]) -> AbstractContextManager[None]:
+        """See that what the jobs within read from Spark's cache is still in it behind them."""
+        return self._caches.watching(shared)
 
     def unpin(self) -> None:
-        """Drop the views, and unpersist what the function has given up."""
-        given_up, self._unpersisted = self._unpersisted, []
-        for frame, blocking in given_up:
-            if server_is_gone():
-                return
-            try:
-                frame.unpersist(blocking)
-            except Exception as error:  # noqa: BLE001  it goes with its session
-                logger.debug("unpersisting had no answer: %s", text_of(error))
+        """Drop the views, and take out of the cache what the function has given up."""
+        self._caches.release()
         pinned, self._pinned = self._pinned, []
         for session, name in pinned:
             if server_is_gone():

@@ -1,0 +1,206 @@
+"""Keeps in Spark's cache what the function of a batch puts there, until the batch's jobs have run.
+
+The function's writes only register, so what it gives up again would be computed once for each job.
+Spark Connect shows no caches and no plans; so its own methods are replaced while the function runs.
+The process runs nothing but that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from onceforall.common import logs
+from onceforall.errors import text_of
+from onceforall.spark.connect.server import server_is_gone
+from onceforall.spark.errors import cache_was_emptied
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.storagelevel import StorageLevel
+
+    from onceforall.spark.surroundings import Shared
+
+__all__ = ["FunctionCaches", "PersistedRows"]
+
+logger = logs.logger("onceforall")
+
+_OF_CACHE = re.compile(
+    r"\s*(?:CACHE\s+(?:LAZY\s+)?TABLE\s+(?P<table>[`\w.]+)|UNCACHE\s+TABLE\b|CLEAR\s+CACHE\b)",
+    re.IGNORECASE,
+)
+"""Statements that put something into Spark's cache, or take it out."""
+
+_Method = Callable[..., Any]
+
+
+class FunctionCaches:
+    """What one call of a function has put into Spark's cache, and has given up.
+
+    Args:
+        spark: the session of the batch.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.persisted: list[DataFrame] = []
+        self._tables: set[str] = set()
+        self._given_up: list[Callable[[], object]] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put off, until ``release``, what takes something out of the cache within."""
+        from pyspark.sql.connect.catalog import Catalog
+        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        replaced: list[tuple[type, str, Callable[[_Method], _Method]]] = [
+            (ConnectFrame, "persist", self._persist),
+            (ConnectFrame, "unpersist", partial(self._put_off, answer=lambda frame: frame)),
+            (Catalog, "cacheTable", self._cache_table),
+            (Catalog, "uncacheTable", self._put_off),
+            (Catalog, "clearCache", self._put_off),
+            (Catalog, "dropTempView", self._drop_view),
+            (ConnectSession, "sql", self._sql),
+        ]
+        originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+        for (owner, name, original), (_, _, made) in zip(originals, replaced, strict=True):
+            setattr(owner, name, made(original))
+        try:
+            yield
+        finally:
+            for owner, name, original in originals:
+                setattr(owner, name, original)
+
+    def _put_off(self, original: _Method, answer: _Method = lambda _: None) -> _Method:
+        def put_off(owner: Any, *arguments: Any, **named: Any) -> Any:
+            self._given_up.append(partial(original, owner, *arguments, **named))
+            return answer(owner)
+
+        return put_off
+
+    def _persist(self, original: _Method) -> _Method:
+        def persist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
+            self.persisted.append(frame)
+            return original(frame, *arguments, **named)
+
+        return persist
+
+    def _cache_table(self, original: _Method) -> _Method:
+        def cache_table(catalog: Any, name: str, *arguments: Any, **named: Any) -> None:
+            original(catalog, name, *arguments, **named)
+            self._note_table(name)
+
+        return cache_table
+
+    def _drop_view(self, original: _Method) -> _Method:
+        def drop_view(catalog: Any, name: str) -> Any:
+            # Spark drops the cache of a view with it.
+            if name.casefold() not in self._tables:
+                return original(catalog, name)
+            self._given_up.append(partial(original, catalog, name))
+            return True
+
+        return drop_view
+
+    def _sql(self, original: _Method) -> _Method:
+        def sql(session: Any, text: Any, *arguments: Any, **named: Any) -> Any:
+            found = _OF_CACHE.match(text) if isinstance(text, str) else None
+            if found is not None and found["table"] is None:
+                self._given_up.append(partial(original, session, text, *arguments, **named))
+                return session.range(0).select()
+            answer = original(session, text, *arguments, **named)
+            if found is not None:
+                self._note_table(found["table"])
+            return answer
+
+        return sql
+
+    def _note_table(self, name: str) -> None:
+        self._tables.add(name.replace("`", "").casefold())
+        self.persisted.append(self._spark.table(name))
+
+    @contextmanager
+    def watching(self, shared: Sequence[Shared]) -> Iterator[None]:
+        """See that what the jobs within read from the cache is still in it behind them.
+
+        Raises:
+            AttemptFailedError: it is not.
+        """
+        yield
+        frames = [*(rows.frame for rows in shared), *self.persisted]
+        if not all(_is_cached(frame) for frame in frames):
+            raise cache_was_emptied()
+
+    def release(self) -> None:
+        """Do what was put off; no error."""
+        given_up, self._given_up = self._given_up, []
+        self.persisted.clear()
+        self._tables.clear()
+        for give_up in given_up:
+            if server_is_gone():
+                return
+            try:
+                give_up()
+            except Exception as error:  # noqa: BLE001  it goes with its session
+                logger.debug("emptying a cache had no answer: %s", text_of(error))
+
+
+class PersistedRows:
+    """The rows of one frame, in Spark's cache; see ``surroundings.Shared``.
+
+    Args:
+        frame: the frame.
+        others: what else the function has persisted.
+    """
+
+    def __init__(self, frame: DataFrame, others: Sequence[DataFrame]) -> None:
+        self.frame = frame
+        self._others = others
+        self._unpersist = frame.unpersist
+        self._is_wanted = False
+        self._is_kept = True
+        frame.persist()
+        for name in ("persist", "cache"):
+            setattr(frame, name, self._want)
+        setattr(frame, "unpersist", self._leave)  # noqa: B010  mypy takes it for a mistake
+
+    def _want(self, storageLevel: StorageLevel | None = None) -> DataFrame:  # noqa: ARG002, N803  Spark's
+        self._is_wanted = True
+        return self.frame
+
+    def _leave(self, blocking: bool = False) -> DataFrame:  # noqa: ARG002, FBT001, FBT002  Spark's
+        return self.frame
+
+    def is_read_often(self, frames: Sequence[DataFrame]) -> bool:
+        """Tell it where it can't be excluded: Connect shows no plan."""
+        return len(frames) > 1 or bool(self._others)
+
+    def keep(self, *, needed: bool) -> bool:
+        """Take the rows out of the cache unless they are needed."""
+        if self._is_kept and not (needed or self._is_wanted):
+            self.release()
+        return self._is_kept
+
+    def release(self) -> None:
+        """Take the rows out of the cache; no error."""
+        if not self._is_kept or server_is_gone():
+            return
+        self._is_kept = False
+        try:
+            self._unpersist()
+        except Exception as error:  # noqa: BLE001  it goes with its session
+            logger.debug("unpersisting a batch had no answer: %s", text_of(error))
+
+
+def _is_cached(frame: DataFrame) -> bool:
+    from pyspark.errors import AnalysisException
+
+    try:
+        level = frame.storageLevel
+    except AnalysisException:
+        return False  # The view is gone, and its cache with it.
+    return bool(level.useMemory or level.useDisk)

@@ -1,0 +1,132 @@
+"""Lets all that is derived from a frame share one computation of its rows.
+
+The jobs of a batch run one after the other, and what each of them reads is derived from the batch
+in a way that only its user knows. Were the rows computed for each of them, a value that no
+computation gives again would lead a row to both of two sinks, or to none, and a stateful query
+would run its operators twice.
+
+Spark's own cache (``DataFrame.persist``) is no place for it. A frame that the user persists is
+planned at that moment, by what is cached then; so it would have to be known before the function of
+the batch runs whether its rows will be needed more than once. And the cache is the application's:
+``clearCache()`` in another query's function empties it between two jobs. So the rows are kept one
+level below, by the RDD that all plans of derived frames begin with (``RDD.persist``). Whether it
+keeps them is told to it later, when it is known what reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from onceforall.common import logs
+from onceforall.errors import text_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.storagelevel import StorageLevel
+
+__all__ = ["SharedRows", "leaves_of"]
+
+logger = logs.logger("onceforall")
+
+
+class SharedRows:
+    """The rows of one frame, in a classic session.
+
+    Attributes:
+        frame: the same rows; what is derived from it shares them. It takes ``persist``, ``cache``
+            and ``unpersist`` as what they mean, that its rows are wanted more than once, and keeps
+            them by itself until ``release``.
+    """
+
+    def __init__(self, frame: DataFrame) -> None:
+        """Share a frame's rows; nothing is computed."""
+        # The only way to an RDD of copies: an execution gives out the same row object again and
+        # again, with other content.
+        self.frame = frame.localCheckpoint(eager=False)
+        self._is_wanted = False
+        self._keeps = True
+        self._context = frame.sparkSession.sparkContext
+        jvm_frame: Any = self.frame._jdf  # noqa: SLF001  Spark offers this in no other way
+        self._rdd = jvm_frame.queryExecution().analyzed().rdd()
+        self._jobs_before = self._jobs()
+        # Without the checkpoint: what can't be found any more is computed again.
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        getattr(self._rdd, "checkpointData_$eq")(jvm.scala.Option.empty())
+        for name in ("persist", "cache"):
+            setattr(self.frame, name, self._want)
+        setattr(self.frame, "unpersist", self._leave)  # noqa: B010  mypy takes it for a mistake
+
+    def _want(self, storageLevel: StorageLevel | None = None) -> DataFrame:  # noqa: ARG002, N803  Spark's
+        self._is_wanted = True
+        self.frame.is_cached = True
+        return self.frame
+
+    def _leave(self, blocking: bool = False) -> DataFrame:  # noqa: ARG002, FBT001, FBT002  Spark's
+        # The jobs haven't run yet.
+        self.frame.is_cached = False
+        return self.frame
+
+    def is_read_often(self, frames: Sequence[DataFrame]) -> bool:
+        """Tell whether jobs that read these frames, each one, would compute the rows more than once
+        if they weren't kept; one job may do so, too.
+        """
+        ours = int(self._rdd.id())
+        reads = 0
+        for frame in frames:
+            for leaf in leaves_of(frame._jdf.queryExecution().analyzed()):  # noqa: SLF001
+                if leaf.getClass().getSimpleName() == "LogicalRDD" and int(leaf.rdd().id()) == ours:
+                    reads += 1
+        return reads > 1
+
+    def keep(self, *, needed: bool) -> bool:
+        """Say that all that reads the rows is known, and whether they are needed more than once.
+
+        Returns:
+            Whether they are kept: also where the function has asked for it, or has computed all of
+            them for itself.
+        """
+        if self._keeps and not (needed or self._is_wanted or self._is_computed()):
+            self._rdd.unpersist(False)  # noqa: FBT003  py4j
+            self._keeps = False
+        return self._keeps
+
+    def _is_computed(self) -> bool:
+        """Tell whether all rows are kept already, for something in the function has read them."""
+        try:
+            if self._jobs() == self._jobs_before:
+                return False
+            ours = int(self._rdd.id())
+            infos = self._context._jsc.sc().getRDDStorageInfo()  # noqa: SLF001
+            return any(
+                int(info.id()) == ours
+                and int(info.numCachedPartitions()) == int(info.numPartitions())
+                for info in infos
+            )
+        except (Py4JError, TypeError) as error:
+            logger.debug("what is kept of a batch can't be asked for: %s", text_of(error))
+            return False
+
+    def _jobs(self) -> int:
+        return int(self._context._jsc.sc().dagScheduler().numTotalJobs())  # noqa: SLF001
+
+    def release(self) -> None:
+        """Free the rows; no error."""
+        try:
+            self._rdd.unpersist(False)  # noqa: FBT003  py4j
+        except Exception as error:  # noqa: BLE001  the JVM frees them when nothing refers to them
+            logger.debug("the rows of a batch are not freed at once: %s", text_of(error))
+
+
+def leaves_of(plan: Any) -> list[Any]:
+    """Return the leaves of a logical plan of Spark's, those of its subqueries among them: they are
+    expressions, and no leaves of the plan itself.
+    """
+    plans = [plan, *_all_of(plan.subqueriesAll())]
+    return [leaf for each in plans for leaf in _all_of(each.collectLeaves())]
+
+
+def _all_of(jvm_seq: Any) -> list[Any]:
+    return [jvm_seq.apply(n) for n in range(jvm_seq.size())]

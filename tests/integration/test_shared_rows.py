@@ -1,0 +1,204 @@
+"""What several jobs of a batch read is computed once, whoever persists, unpersists or clears
+meanwhile."""
+
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import functions as F
+
+import onceforall as ofa
+from onceforall.driver import batch_writer
+
+pytestmark = pytest.mark.spark
+
+COUNT = 400
+DRAWN = "reflect('java.util.UUID', 'randomUUID')"
+"""Another value each time that it is computed; no Python runs for it."""
+
+
+@pytest.fixture
+def stream(source):
+    """The rows of one batch, each with a value that the query draws."""
+    source.add(*({"key": f"k{n % 3}", "value": f"v{n}"} for n in range(COUNT)))
+    return lambda: source.stream().withColumn("token", F.expr(DRAWN))
+
+
+@pytest.fixture
+def sinks(tmp_path):
+    return {name: ofa.FileSink(tmp_path / name) for name in ("low", "high")}
+
+
+@pytest.fixture
+def split(tmp_path, sinks, run):
+    """Run a function over the stream; then return what both sinks have, in order."""
+
+    def start(function, frame, mode="append"):
+        process = ofa.exactly_once(tmp_path / "cp", sinks=sinks)(function)
+        writing = frame.writeStream.foreachBatch(process).outputMode(mode)
+        run(writing.option("checkpointLocation", str(tmp_path / "cp")))
+        return in_both(tmp_path)
+
+    return start
+
+
+def in_both(folder):
+    return sorted(
+        row["value"]
+        for name in ("low", "high")
+        for row in ofa.read_files(folder / name).to_arrow().to_pylist()
+    )
+
+
+def expected():
+    return sorted(f"v{n}" for n in range(COUNT))
+
+
+def low(frame):
+    return frame.where("token < '8'").select("value")
+
+
+def high(frame):
+    return frame.where("token >= '8'").select("value")
+
+
+@contextmanager
+def behind_each_job(action):
+    """Do something whenever a job of a batch has ended."""
+    hit = batch_writer.failpoints.hit
+
+    def noticed(name):
+        if name == "write.job.after":
+            action()
+        hit(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_writer.failpoints, "hit", noticed)
+        yield
+
+
+@pytest.mark.parametrize("how", ["is kept", "is unpersisted", "is computed first"])
+def test_the_batch_is_computed_once_where_a_part_of_it_is_persisted(split, stream, spark, how):
+    """Spark plans a frame when it is persisted, by what is in the cache then."""
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+
+    def process(batch, batch_id, transaction):
+        part = high(batch).persist()
+        if how == "is computed first":
+            part.count()
+        transaction.write("low", low(batch))
+        transaction.write("high", part)
+        if how == "is unpersisted":
+            part.unpersist()
+
+    assert split(process, stream()) == expected()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before + (how != "is unpersisted")
+    spark.catalog.clearCache()
+
+
+def test_a_part_that_only_a_subquery_reads_is_held_too(split, source, spark):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        drawn = batch.select("value", F.expr(DRAWN).alias("token")).persist()
+        drawn.createOrReplaceTempView("drawn")
+        batch.createOrReplaceTempView("all_of_it")
+        for name, which in (("low", "token < '8'"), ("high", "token >= '8'")):
+            chosen = (
+                f"SELECT * FROM all_of_it WHERE value IN (SELECT value FROM drawn WHERE {which})"
+            )
+            transaction.write(name, batch.sparkSession.sql(chosen))
+        drawn.unpersist()
+
+    assert split(process, source.stream()) == expected()
+
+
+def test_one_job_that_reads_the_batch_twice_gets_one_computation(split, stream):
+    def process(batch, batch_id, transaction):
+        transaction.write("low", low(batch).unionByName(high(batch)))
+
+    assert split(process, stream()) == expected()
+
+
+@pytest.mark.parametrize("persists", [False, True])
+def test_a_batch_that_one_job_reads_is_kept_if_the_function_asks_for_it(
+    split, stream, spark, persists
+):
+    before, seen = spark.sparkContext._jsc.getPersistentRDDs().size(), []
+
+    def process(batch, batch_id, transaction):
+        if persists:
+            batch.persist()
+        transaction.write("low", batch)
+        batch.unpersist()
+
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    with behind_each_job(lambda: seen.append(kept().size())):
+        assert split(process, stream()) == expected()
+    assert seen == [before + persists]
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_what_the_function_has_computed_of_the_whole_batch_is_what_is_written(
+    split, stream, tmp_path
+):
+    seen = {}
+
+    def process(batch, batch_id, transaction):
+        seen.update({row["value"]: row["token"] for row in batch.collect()})
+        transaction.write("low", batch.select("value", "token"))
+
+    split(process, stream())
+    written = ofa.read_files(tmp_path / "low").to_arrow().to_pylist()
+    assert {row["value"]: row["token"] for row in written} == seen
+    assert len(seen) == COUNT
+
+
+def test_whoever_clears_sparks_cache_between_two_jobs_changes_nothing_for_the_batch(
+    stream, sinks, run, spark, tmp_path
+):
+    made = ofa.write_stream(stream()).option("checkpointLocation", str(tmp_path / "cp"))
+    made.to(sinks["low"], name="low", transform=low).to(sinks["high"], name="high", transform=high)
+    with behind_each_job(spark.catalog.clearCache):
+        run(made)
+    assert in_both(tmp_path) == expected()
+
+
+def test_a_cache_of_the_functions_that_somebody_clears_between_two_jobs_aborts_the_attempt(
+    split, source, spark, tmp_path
+):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        transaction.write("low", low(drawn))
+        transaction.write("high", high(drawn))
+
+    told = pytest.raises(Exception, match="Spark's cache was emptied while the jobs.*clearCache")
+    with behind_each_job(spark.catalog.clearCache), told:
+        split(process, source.stream())
+    assert in_both(tmp_path) == []
+    assert split(process, source.stream()) == expected()
+
+
+@pytest.mark.parametrize("persists", [False, True])
+def test_a_stateful_query_runs_its_operators_once(source, sinks, tmp_path, spark, persists):
+    source.add(*({"key": f"k{n}", "value": f"v{n}"} for n in range(40)))
+
+    @ofa.exactly_once(tmp_path / "cp", sinks=sinks)
+    def process(batch, batch_id, transaction):
+        part = batch.where("key < 'k2'")
+        transaction.write("low", part.persist() if persists else part)
+        transaction.write("high", batch.where("key >= 'k2'"))
+
+    frame = source.stream().dropDuplicates(["key"])
+    writing = frame.writeStream.foreachBatch(process).trigger(availableNow=True)
+    query = writing.option("checkpointLocation", str(tmp_path / "cp")).start()
+    assert query.awaitTermination(120)
+    updated = [
+        state["numRowsUpdated"]
+        for progress in query.recentProgress
+        for state in progress["stateOperators"]
+    ]
+    assert sum(updated) == 40
+    assert in_both(tmp_path) == sorted(f"v{n}" for n in range(40))
+    spark.catalog.clearCache()
