@@ -85,7 +85,10 @@ unique among the sink's task attempts of a batch, names the transaction in the w
 ``Sweep.covers`` or ``covers_name`` is asked. All committables of a batch are in one entry of the
 commit log, which others may read and which later releases of the sink must understand. The library
 adds the keys ``task``, ``after``, ``rows`` (where rows are kept) and, in ``TaskAttempt.reusable``,
-``batch``: a sink has none of its own under these names, and hands back what it doesn't know.
+``batch``: a sink has none of its own under these names, and hands back what it doesn't know. The
+size is checked by the conformance suite only: the attempt is aborted for any other committable that
+breaks these rules (``protocol.contract``), and for what ``confirm`` returns that is not the same
+transactions with the library's keys.
 
 A sink may say something for several committables of a batch in one of them only: under the key
 ``shared``, a JSON object whose keys each mean one content for ever, such as a hash of it. When the
@@ -515,7 +518,9 @@ class TwoPhaseCommitSink(ABC):
 
         Returns:
             What another process needs to commit or abort it; None when nothing needs a commit (and
-            nothing is left to sweep).
+            nothing is left to sweep). Where rows were written, None is for sinks alone whose
+            capabilities say ``idempotent``, or another delivery than ``exactly_once``: from any
+            other, the task fails.
         """
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
@@ -523,8 +528,8 @@ class TwoPhaseCommitSink(ABC):
         decision.
 
         Returns:
-            The committables, in their order, perhaps with what a later proof of their outcome
-            needs.
+            The committables, in their order, each with the library's keys as they were, perhaps
+            with what a later proof of their outcome needs. Any other answer aborts the attempt.
 
         Raises:
             OnceForAllError: the batch must not be decided; the attempt is aborted.
@@ -548,6 +553,10 @@ class TwoPhaseCommitSink(ABC):
             permit: the proof that a durable decision names these committables; nothing commits
                 without one.
             committables: what ``pre_commit`` returned, perhaps in another process, long ago.
+
+        Returns:
+            Each committable once. What is no such report stops the run (ProtocolViolationError);
+            the batch stays decided, and the next start asks again.
 
         Raises:
             SinkUnavailableError: no answer for at least one; the coordinator asks again for all.

@@ -22,13 +22,17 @@ class Locking:
         self.calls.append(("end", batch.sink))
 
     def confirm(self, committables):
-        self.calls.append(("confirm", *committables))
+        self.calls.append(("confirm", *names(committables)))
         if self.lets_go is not None:
             self.lets_go.set()
         if self.waits_for is not None:
             assert self.waits_for.wait(10)
-        self.calls.append(("confirmed", *committables))
+        self.calls.append(("confirmed", *names(committables)))
         return committables
+
+
+def names(committables):
+    return [committable["name"] for committable in committables]
 
 
 def writer(sinks):
@@ -43,7 +47,8 @@ def test_locks_are_taken_in_the_order_of_what_is_locked_and_not_of_names():
     }
     written = writer(sinks)
     written._begin(RunWrites(3, 1, {}), ["a", "z"])
-    assert written._all_confirmed({"a": ("a",), "z": ("z",)}) == {"a": ("a",), "z": ("z",)}
+    prepared = {name: ({"name": name},) for name in ("a", "z")}
+    assert written._all_confirmed(prepared) == prepared
     written.close()
     begun = [("begin", "z"), ("begin", "a")]
     assert calls == [
@@ -63,10 +68,8 @@ def test_a_sink_without_locks_does_not_wait_for_those_with():
         "locks": Locking(calls, ("postgres", "db", "1"), waits_for=other_began),
         "files": Locking(calls, (), lets_go=other_began),
     }
-    assert writer(sinks)._all_confirmed({"locks": ("x",), "files": ("y",)}) == {
-        "locks": ("x",),
-        "files": ("y",),
-    }
+    prepared = {"locks": ({"name": "x"},), "files": ({"name": "y"},)}
+    assert writer(sinks)._all_confirmed(prepared) == prepared
 
 
 def test_a_look_at_a_replay_begins_no_batch():

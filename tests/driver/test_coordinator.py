@@ -25,6 +25,7 @@ from onceforall.errors import (
     InDoubtError,
     OutcomeUnknownError,
     OvertakenError,
+    ProtocolViolationError,
     QueryStoppedError,
     RefusedRecordError,
     SinkUnavailableError,
@@ -352,6 +353,45 @@ def test_a_commit_is_tried_again_until_the_sink_answers(error):
     assert query.sinks["a"].of("commit") == [(0, ["t0"])] * 4
     assert query.sinks["a"].of("abort") == []
     assert query.entries() == ["CLAIM", "COMMIT", "DONE"]
+
+
+@pytest.mark.parametrize(
+    ("report", "what"),
+    [
+        (None, "returned no CommitReport: NoneType None"),
+        (CommitReport(completed=("t0",)), "'completed' what is no committable"),
+        (CommitReport(lost=({"name": "t0"},)), "'lost' what is no LostTransaction"),
+    ],
+)
+def test_a_commit_that_returns_no_report_stops_the_run_at_once_and_the_next_start_asks_again(
+    report, what
+):
+    other = FakeSink()
+    query = Query(sinks={"a": FakeSink(lambda _: report), "b": other})
+    with pytest.raises(ProtocolViolationError, match=f"Sink a was asked .*{what}") as stopped:
+        query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
+    assert stopped.value.sink == "a"
+    assert (query.sinks["a"].of("commit"), query.waits) == ([(0, ["t0"])], [])
+    assert (query.sinks["a"].of("abort"), other.of("abort")) == ([], [])
+    assert other.of("commit") == [(0, ["u0"])]
+    assert query.entries() == ["CLAIM", "COMMIT"]
+    again = Query(query.store, {"a": FakeSink(lambda _: report), "b": FakeSink()})
+    with pytest.raises(ProtocolViolationError, match=what):
+        again.batch(0)
+    mended = Query(query.store, {"a": FakeSink(), "b": FakeSink()})
+    mended.batch(0)
+    assert mended.sinks["a"].of("commit") == [(0, ["t0"])]
+
+
+def test_a_decision_that_cannot_be_written_as_json_is_none_and_its_attempt_is_aborted():
+    """It was taken for an append without an answer, whose transactions nobody aborts."""
+    query = Query()
+    writer = FakeWriter(a=("t0",))
+    writer.prepared["a"][0]["score"] = float("nan")
+    with pytest.raises(AttemptFailedError, match="a COMMIT entry cannot be written as JSON"):
+        query.batch(0, writer)
+    assert query.sinks["a"].of("abort") == [(["t0"],)]
+    assert query.entries() == ["CLAIM"]
 
 
 def test_the_pauses_grow_up_to_a_limit_and_never_delay_a_stop_for_long():

@@ -110,6 +110,7 @@ SCENARIOS = [
     (lambda: W().deciding(), saw.DecisionAppended(1), P.Committing),
     (lambda: W().deciding(), saw.AppendFenced(), P.Aborting),
     (lambda: W().deciding(), saw.AppendTooLate(), P.Aborting),
+    (lambda: W().deciding(), saw.AppendRefused("a date is no JSON"), P.Aborting),
     (lambda: W().deciding(), saw.AppendUnknown("no answer"), P.Stopped),
     (lambda: W().committing(), committed(handle("a0")), P.Closing),
     (lambda: W().committing(), committed(lost=[handle("a0")]), P.Stopped),

@@ -272,6 +272,11 @@ STOPS = [
         lambda: recovered(UNDECIDED),
     ),
     Stop(
+        P.Deciding,
+        lambda: Walk().deciding().feed(saw.AppendRefused("a date"), saw.AttemptAborted()),
+        lambda: recovered(UNDECIDED),
+    ),
+    Stop(
         P.WritingAgain,
         lambda: looking().feed(saw.DigestsTaken(DECIDED), again(OTHER), saw.AttemptAborted()),
         lambda: looking().feed(saw.DigestsTaken(DECIDED), again(DECIDED)),

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from onceforall.errors import RefusedRecordError
-from onceforall.sink import TaskAttempt
+from onceforall.errors import AttemptFailedError, RefusedRecordError
+from onceforall.sink import Capabilities, TaskAttempt
 from onceforall.task import write_task as tasks
 from onceforall.task.kept_rows import Keeping, KeptFile
 from onceforall.task.row_places.local import LocalRows
@@ -173,3 +173,54 @@ def test_rows_that_are_written_again_from_kept_ones_are_known_to_be_kept(tmp_pat
     assert pa.Table.from_batches(written).to_pydict() == ROWS.to_pydict()
     assert (result["partition"], result["rows"]) == (1, 2)
     assert result["committable"]["rows"] == entry.kept
+
+
+class Answering(Refusing):
+    """``pre_commit`` returns what the test says."""
+
+    def __init__(self, answer, **able):
+        super().__init__(None)
+        self.answer = answer
+        self.capabilities = Capabilities(**{"two_phase": True, **able})
+        self.discarded = 0
+
+    def pre_commit(self, transaction):
+        return self.answer
+
+    def discard(self, transaction):
+        self.discarded += 1
+
+
+def finished(sink):
+    task = WriteTask((WriteSpec(sink, "out", 0),), "query", 1, 0, 5, digest_only=False)
+    writer = task._writer(task.writes[0], Context())
+    (result,) = tasks._finished([writer], lambda: writer.add(ROWS, HASHES))
+    return result["committable"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (None, r"returned None though rows were written: nobody could commit them\. Mend"),
+        ({"name": "t", "rows": 10}, "the key 'rows', which the library adds itself"),
+        ({"name": "t", "score": float("nan")}, "no plain JSON"),
+        ("t", "must return a JSON object with a text 'name'"),
+    ],
+)
+def test_a_committable_by_which_nobody_could_commit_fails_the_task_and_is_discarded(answer, what):
+    sink = Answering(answer)
+    with pytest.raises(AttemptFailedError, match=rf"^Sink out: Answering\.pre_commit .*{what}"):
+        finished(sink)
+    assert sink.discarded == 1
+
+
+@pytest.mark.parametrize(
+    "able",
+    [
+        {"two_phase": False, "idempotent": True},
+        {"idempotent": True},
+        {"two_phase": False, "delivery": "at_least_once"},
+    ],
+)
+def test_rows_that_need_no_commit_have_no_committable(able):
+    assert finished(Answering(None, **able)) is None

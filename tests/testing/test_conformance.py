@@ -619,14 +619,14 @@ BROKEN = [
     (IdentityIsOfTheProcess, "target_has_an_identity", "in another process"),
     (ConfirmsBehindAGap, "missing_predecessor_is_noticed", "confirm took a batch"),
     # From here on: long.
-    (CommitReturnsNothing, "commit_twice", "instead of a CommitReport"),
+    (CommitReturnsNothing, "commit_twice", "returned no CommitReport"),
     (
         CommitReportsLossesAsCommittables,
         "lost_transactions_are_reported",
-        "must be LostTransactions",
+        "no LostTransaction",
     ),
-    (ConfirmReturnsNames, "commit_twice", "task"),
-    (ConfirmForgetsTheLibrarysKeys, "commit_twice", "'task' is gone"),
+    (ConfirmReturnsNames, "commit_twice", "confirm must return a JSON object"),
+    (ConfirmForgetsTheLibrarysKeys, "commit_twice", "dropped or added the key 'task'"),
     (BearsNoSecondThread, "two_writes_in_one_task", "somebody is here"),
     (BearsNoSecondThread, "recover_beside_everything_else", "at once failed"),
     (CommitAppends, "frozen_driver_of_a_decided_batch", "more than once"),

@@ -4,6 +4,7 @@ same rows.
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,15 @@ from onceforall.driver.batch_jobs import JobGroup, groups_of, written_often
 from onceforall.driver.coordinator import STOP_LOOKED_FOR_EVERY_S, Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
-from onceforall.errors import OnceForAllError, RefusedRecordError, described, text_of
+from onceforall.errors import (
+    AttemptFailedError,
+    OnceForAllError,
+    RefusedRecordError,
+    described,
+    text_of,
+)
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol import contract
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
@@ -30,7 +38,14 @@ from onceforall.spark.classic import ClassicJobs
 from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections
 from onceforall.task.secret_values import Handover
-from onceforall.task.write_task import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
+from onceforall.task.write_task import (
+    KeptRows,
+    WriteKeptTask,
+    WriteSpec,
+    WriteTask,
+    accepted,
+    result_schema,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -194,9 +209,20 @@ class SparkBatchWriter:
         return sorted(set(names), key=lambda name: (self.sinks[name].lock_order, name))
 
     def _confirm(self, name: str, committables: tuple[Committable, ...]) -> tuple[Committable, ...]:
+        sink = self.sinks[name]
         try:
             with logs.about(sink=name):
-                return tuple(self.sinks[name].confirm(committables))
+                # Of its own: should the answer be refused, what was prepared is aborted as it was.
+                answer = sink.confirm(copy.deepcopy(committables))
+                return contract.confirmed(committables, answer)
+        except contract.BrokenContractError as error:
+            refused = AttemptFailedError(
+                f"Sink {name}: {type(sink).__name__}.confirm {error}. Mend the sink's confirm: it "
+                "must return the committables that it is given, in their order, and keep what it "
+                "doesn't know in each."
+            )
+            refused.sink = name
+            raise refused from None
         except OnceForAllError as error:
             error.sink = error.sink or name
             raise
@@ -467,7 +493,7 @@ class SparkBatchWriter:
         failpoints.hit("write.empty.before")
         transaction = sink.begin_transaction(attempt)
         try:
-            committable = sink.pre_commit(transaction)
+            committable = accepted(sink, name, sink.pre_commit(transaction), rows=0)
             failpoints.hit("write.empty.after")
         except BaseException:
             sink.discard(transaction)

@@ -28,13 +28,16 @@ from onceforall.common import clock, logs
 from onceforall.common.threads import Threads, start_thread
 from onceforall.errors import (
     BatchTooSlowError,
+    ConfigurationError,
     FencedError,
     OnceForAllError,
+    ProtocolViolationError,
     QueryStoppedError,
     described,
     text_of,
 )
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol import contract
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.due_sweeps import leftovers
@@ -81,7 +84,8 @@ class Log(Protocol):
         """Append to our chain.
 
         FencedError when it is sealed, BatchTooSlowError when ``in_time`` said no,
-        OutcomeUnknownError when there was no answer.
+        OutcomeUnknownError when there was no answer, ConfigurationError when the entry can't be
+        written as JSON, and nothing was.
         """
 
     def is_sealed(self, generation: int) -> bool:
@@ -313,23 +317,23 @@ class Coordinator:
         )
 
     def _recover(self, decision: do.RecoverSinks) -> saw.Event:
-        def one(name: str) -> saw.SinkAnswers | None:
-            answers: saw.SinkAnswers | None = saw.SinkAnswers()
+        def one(name: str) -> Callable[[], saw.SinkAnswers] | None:
+            answer: Callable[[], saw.SinkAnswers] | None = saw.SinkAnswers
             with self._stoppable(name):
                 if decision.commit is not None and name in decision.commit.committables:
-                    answers = self._until_answered(
+                    answer = self._until_answered(
                         name, decision.commit.permit, decision.commit.committables[name]
                     )
-                if answers is not None:
+                if answer is not None:
                     self._sweep(name, decision.sweeps[name])
-            return answers
+            return answer
 
         answers = self._per_sink(decision.sweeps, one)
         self._resources.sweeps_changed(decision.sweeps, self.run.generation)
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
             return self._stopped(waiting)
-        known = {name: answer for name, answer in answers.items() if answer is not None}
+        known = {name: answer() for name, answer in answers.items() if answer is not None}
         return saw.SinksRecovered(known, self._sealed_if_lost(known))
 
     def _fence_lost(self, decision: do.FenceLost) -> saw.Event:
@@ -389,13 +393,17 @@ class Coordinator:
             return saw.AppendFenced()
         except BatchTooSlowError:
             return saw.AppendTooLate()
+        except ConfigurationError as error:
+            # It is encoded before it is sent: see CommitLog.append.
+            self._cause = error
+            return saw.AppendRefused(described(error))
         except Exception as error:  # noqa: BLE001  anything but a clear answer leaves the batch in doubt
             self._cause = error
             return saw.AppendUnknown(described(error))
         return saw.DecisionAppended(index)
 
     def _commit(self, decision: do.CommitSinks) -> saw.Event:
-        def one(name: str) -> saw.SinkAnswers | None:
+        def one(name: str) -> Callable[[], saw.SinkAnswers] | None:
             with self._stoppable(name):
                 return self._until_answered(name, decision.permit, decision.committables[name])
 
@@ -403,7 +411,7 @@ class Coordinator:
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
             return self._stopped(waiting)
-        known = {name: answer for name, answer in answers.items() if answer is not None}
+        known = {name: answer() for name, answer in answers.items() if answer is not None}
         return saw.SinksCommitted(known, self._sealed_if_lost(known))
 
     def _append_done(self, decision: do.AppendDone) -> saw.Event:
@@ -499,18 +507,20 @@ class Coordinator:
 
     def _until_answered(
         self, name: str, permit: CommitPermit, committables: tuple[Committable, ...]
-    ) -> saw.SinkAnswers | None:
+    ) -> Callable[[], saw.SinkAnswers] | None:
         """Commit on one sink, again and again; None when the query is asked to stop before there
         is an answer.
-        """
-        calls = 0
 
-        def commit() -> saw.SinkAnswers:
+        What it returned is looked at by the caller, when every sink has returned: to ask again
+        would not mend a sink that answers what is none.
+        """
+        calls, sink = 0, self._resources.sinks[name]
+
+        def commit() -> Callable[[], saw.SinkAnswers]:
             nonlocal calls
             calls += 1
-            return _answers(
-                name, self._resources.sinks[name].commit(permit, committables), again=calls > 1
-            )
+            report = sink.commit(permit, committables)
+            return partial(_answers, name, permit.batch, report, again=calls > 1)
 
         # After the decision there is no error that makes it undecided.
         return self._until_done(
@@ -610,11 +620,21 @@ class Coordinator:
     }
 
 
-def _answers(sink: str, report: CommitReport, *, again: bool) -> saw.SinkAnswers:
+def _answers(sink: str, batch: int, report: CommitReport, *, again: bool) -> saw.SinkAnswers:
+    try:
+        contract.check_report(report)
+    except contract.BrokenContractError as error:
+        broken = ProtocolViolationError(
+            f"Sink {sink} was asked to commit batch {batch}, and its commit() {error}. Mend the "
+            "sink: its commit() must return a CommitReport that has each committable once. "
+            "Nothing is lost; the next start asks again."
+        )
+        broken.sink = sink
+        raise broken from None
     lost = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.lost)
     in_doubt = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.in_doubt)
     if again:
         # A commit that raised may have left a request on its way, whatever the sink remembers of
         # it.
         return saw.SinkAnswers((), (*report.completed, *report.retired), lost, in_doubt)
-    return saw.SinkAnswers(report.completed, report.retired, lost, in_doubt)
+    return saw.SinkAnswers(tuple(report.completed), tuple(report.retired), lost, in_doubt)

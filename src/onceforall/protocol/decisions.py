@@ -120,7 +120,8 @@ class TakeDigests:
 
 @dataclass(frozen=True)
 class AppendCommit:
-    """Append the decision. Answer: DecisionAppended, AppendFenced, AppendTooLate or AppendUnknown.
+    """Append the decision. Answer: DecisionAppended, AppendFenced, AppendTooLate, AppendRefused or
+    AppendUnknown.
 
     ``not_after_ms``: the entry must not be created later than that, on a clock that goes on while
     the machine is suspended; None: at any time.

@@ -169,6 +169,13 @@ class AppendTooLate:
 
 
 @dataclass(frozen=True)
+class AppendRefused:
+    """The entry can't be written as JSON: the append did not happen, and never will."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class AppendUnknown:
     """The append may or may not have happened, and cannot be found out."""
 
@@ -222,6 +229,7 @@ Event = (
     | DecisionAppended
     | AppendFenced
     | AppendTooLate
+    | AppendRefused
     | AppendUnknown
     | SinksCommitted
     | StopRequested

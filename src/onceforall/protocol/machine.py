@@ -27,6 +27,7 @@ from typing import Any
 from onceforall.errors import ProtocolViolationError
 from onceforall.protocol.events import (
     AppendFenced,
+    AppendRefused,
     AppendTooLate,
     AppendUnknown,
     AttemptAborted,
@@ -122,6 +123,7 @@ TRANSITIONS: Mapping[type[Phase], Mapping[type[Event], Transition]] = {
         DecisionAppended: Transition(decide.decided, (Committing,)),
         AppendFenced: Transition(decide.undecided_and_fenced, (Aborting,)),
         AppendTooLate: Transition(decide.too_late, (Aborting,)),
+        AppendRefused: Transition(decide.refused, (Aborting,)),
         AppendUnknown: Transition(outcomes.unknown, (Stopped,)),
     },
     Committing: {

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.redo import Task
 from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
@@ -263,6 +264,36 @@ def text_batch(name: str, texts: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column], [name])
 
 
+def accepted(
+    sink: TwoPhaseCommitSink, name: str, answer: object, *, rows: int
+) -> Committable | None:
+    """Return what a sink's ``pre_commit`` answered, if another process can commit by it; None:
+    nothing needs a commit.
+
+    Args:
+        sink: whose it is.
+        name: the sink's, in its query.
+        answer: what ``pre_commit`` returned.
+        rows: how many were written.
+
+    Raises:
+        AttemptFailedError: the rows could not be committed by it.
+    """
+    what = f"Sink {name}: {type(sink).__name__}.pre_commit"
+    if answer is None:
+        if rows and contract.needs_a_commit(sink.capabilities):
+            raise AttemptFailedError(
+                f"{what} returned None though rows were written: nobody could commit them. Mend "
+                "the sink's pre_commit: it must return a committable, unless the sink's "
+                "capabilities say idempotent, or a delivery other than exactly_once."
+            )
+        return None
+    try:
+        return contract.prepared(answer)
+    except contract.BrokenContractError as error:
+        raise AttemptFailedError(f"{what} {error}. Mend the sink's pre_commit.") from None
+
+
 def spare_collections() -> None:
     """Take what this worker process has loaded out of the garbage collector's sight, once.
 
@@ -395,7 +426,7 @@ class _Writer:
         if self._open:
             self._kept = self._keep(lambda keeper: keeper.finish()) or self._kept
         with self._whose_errors():
-            committable = self._spec.sink.pre_commit(self._transaction) if self._open else None
+            committable = self._prepared() if self._open else None
         failpoints.hit("task.pre_commit.one")
         return {
             "write": self._spec.write,
@@ -404,6 +435,10 @@ class _Writer:
             "committable": None if committable is None else {**committable, **self._whose()},
             **self._not_kept,
         }
+
+    def _prepared(self) -> Committable | None:
+        sink = self._spec.sink
+        return accepted(sink, self._spec.name, sink.pre_commit(self._transaction), rows=self._rows)
 
     @contextmanager
     def _whose_errors(self) -> Iterator[None]:

@@ -6,7 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onceforall.errors import BatchTooSlowError, FencedError, InDoubtError, TransactionLostError
+from onceforall.errors import (
+    AttemptFailedError,
+    BatchTooSlowError,
+    FencedError,
+    InDoubtError,
+    TransactionLostError,
+)
 from onceforall.protocol import messages
 from onceforall.protocol.answers import check_answered, missing, name_of, reusable_handles
 from onceforall.protocol.decisions import (
@@ -20,6 +26,7 @@ from onceforall.protocol.due_sweeps import incomplete, own_sweeps
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.events import (
     AppendFenced,
+    AppendRefused,
     AppendTooLate,
     DecisionAppended,
     DoneAppended,
@@ -62,6 +69,12 @@ def too_late(run: Run, at: Deciding, event: AppendTooLate) -> Outcome:  # noqa: 
     return abort(
         run, _of_this_attempt(run, at), BatchTooSlowError, messages.held_up(at.commit.batch)
     )
+
+
+def refused(run: Run, at: Deciding, event: AppendRefused) -> Outcome:
+    """COMMIT can't be written: the batch is as undecided as it was."""
+    message = messages.failed(at.commit.batch, event.reason)
+    return abort(run, _of_this_attempt(run, at), AttemptFailedError, message)
 
 
 def committed(run: Run, at: Committing, event: SinksCommitted) -> Outcome:

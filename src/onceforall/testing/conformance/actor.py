@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
+from onceforall.protocol import contract
 from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import (
-    CommitReport,
-    LostTransaction,
     StartInfo,
     TaskAttempt,
     TwoPhaseCommitSink,
@@ -213,13 +212,10 @@ class _Actor:
         self, committables: Sequence[Mapping[str, Any]], generation: int, batch: int
     ) -> dict[str, Any]:
         report = self._of_driver.commit(CommitPermit(generation, 1, batch), committables)
-        if not isinstance(report, CommitReport):
-            raise TypeError(f"commit returned {report!r} instead of a CommitReport")
-        if not all(isinstance(each, LostTransaction) for each in (*report.lost, *report.in_doubt)):
-            raise TypeError(
-                "what commit reports as lost or in doubt must be LostTransactions, but is "
-                f"{report.lost}, {report.in_doubt}"
-            )
+        try:
+            contract.check_report(report)
+        except contract.BrokenContractError as error:
+            raise TypeError(f"commit {error}") from None
         return asdict(report)
 
     def do_abort(self, committables: Sequence[Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onceforall.protocol import contract
 from onceforall.protocol.answers import name_of
 from onceforall.protocol.entries import Committable
 from onceforall.testing.conformance.process import CallError, RemoteProcess
@@ -130,26 +131,13 @@ class Driver:
 
     def confirm(self, *committables: Committable) -> tuple[Committable, ...]:
         """Return the committables as they would be decided."""
-        confirmed = json.loads(self.call("confirm", committables=committables))
-        names = (
-            [c.get("name") if isinstance(c, dict) else c for c in confirmed],
-            [name_of(c) for c in committables],
-        )
-        self.case.expect(
-            names[0] == names[1],
-            f"confirm was given the transactions {names[1]} and returned {names[0]}.",
-        )
-        kept = all(
-            isinstance(after, dict) and after.get("task") == before["task"]
-            for after, before in zip(confirmed, committables, strict=True)
-        )
-        self.case.expect(
-            kept,
-            "confirm must keep what it doesn't know in a committable: the library's key 'task' is "
-            "gone.",
-        )
+        answer = json.loads(self.call("confirm", committables=committables))
+        try:
+            confirmed = contract.confirmed(committables, answer)
+        except contract.BrokenContractError as error:
+            raise Mismatch(f"confirm {error}.") from None
         self.case.no_secret(json.dumps(confirmed), "A confirmed committable")
-        return tuple(confirmed)
+        return confirmed
 
     def commit(self, *committables: Committable, batch: int = 1) -> Report:
         """Commit until there is an answer, and fence what must not be used again, as after DONE."""

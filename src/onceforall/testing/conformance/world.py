@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from onceforall.protocol import contract
 from onceforall.testing.conformance.driver import Driver, Mismatch
 from onceforall.testing.conformance.process import CallError, Nursery
 
 if TYPE_CHECKING:
     from onceforall.testing.conformance.under_test import SinkUnderTest
-
-LIBRARY_KEYS = frozenset({"task", "after", "rows", "batch"})
-"""What the library itself adds to a committable."""
 
 MAX_COMMITTABLE_BYTES = 64 * 1024
 
@@ -241,18 +239,11 @@ class Case:
         Raises:
             Mismatch: it can't go into the commit log as it is.
         """
+        try:
+            name = str(contract.prepared(committable)["name"])
+        except contract.BrokenContractError as error:
+            raise Mismatch(f"pre_commit {error}.") from None
         text = json.dumps(committable)
-        name = committable.get("name") if isinstance(committable, dict) else None
-        self.expect(
-            isinstance(name, str) and name,
-            f"A committable must be a JSON object with a text 'name', but is {text}.",
-        )
-        assert isinstance(name, str)
-        taken = LIBRARY_KEYS & set(committable)
-        self.expect(
-            not taken,
-            f"The committable {text} has the keys {sorted(taken)}, which the library adds itself.",
-        )
         size = len(text.encode())
         self.expect(
             size <= MAX_COMMITTABLE_BYTES,
