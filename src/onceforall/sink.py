@@ -316,7 +316,11 @@ class TwoPhaseCommitSink(ABC):
     """
 
     kind: ClassVar[str] = "sink"
-    """A short word for the kind of sink; part of the default name."""
+    """A short word for the kind of sink, which is its own and never changes; part of the default
+    name.
+
+    A decision has it, and no sink of another kind is asked to complete what this one has prepared.
+    """
 
     @property
     def default_name(self) -> str:

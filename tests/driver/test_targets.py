@@ -7,7 +7,7 @@ import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
-from onceforall.errors import CheckpointMismatchError, OptionError, SinkCheckError
+from onceforall.errors import CheckpointMismatchError, InDoubtError, OptionError, SinkCheckError
 from onceforall.protocol.entries import Claim, Commit, Done, Target
 from onceforall.sink import StartInfo
 from onceforall.spark.stores import Stores
@@ -17,6 +17,8 @@ QUERY = "6f1c2d3e-0000-4000-8000-000000000001"
 
 class Looked:
     """A sink whose target is as the test says."""
+
+    kind = "looked"
 
     def __init__(self, identity, batches=()):
         self._identity = identity
@@ -49,6 +51,15 @@ def decide(checkpoint, batch, *, done=True, **targets):
     log.append(generation, Commit(batch, ("{}",), {}, targets=targets))
     if done:
         log.append(generation, Done(batch))
+
+
+def decide_kind(checkpoint, kind):
+    log = CommitLog(LocalStore(checkpoint / "onceforall"))
+    generation = log.claim(Claim(QUERY, "run", str(checkpoint))).generation
+    log.seal_below(generation)
+    prepared = {"out": ({"name": "t"},)}
+    targets = {"out": Target({"folder": "of the former sink"}, 0)}
+    log.append(generation, Commit(0, ("{}",), prepared, targets=targets, kinds={"out": kind}))
 
 
 def check(checkpoint, sink, adopt=(), name="out"):
@@ -152,3 +163,17 @@ def test_an_identity_that_no_log_can_hold_is_refused_with_its_sinks_name(told):
         SinkCheckError, match=r"Sink out: Looked\.identity must return None or a JSON object"
     ):
         identity_of(Looked(told), StartInfo(QUERY, "out"))
+
+
+@pytest.mark.parametrize("adopt", [(), ("out",)])
+def test_a_sink_of_another_kind_is_refused_before_it_is_asked_and_is_not_told_to_be_adopted(
+    checkpoint, adopt
+):
+    decide_kind(checkpoint, "files")
+    sink = Looked(HERE)
+    with pytest.raises(InDoubtError, match="prepared by a sink of the kind 'files'") as refused:
+        check(checkpoint, sink, adopt)
+    assert "adoptTarget" not in str(refused.value)
+    assert sink.asked == []
+    (checkpoint / "commits" / "0").touch()
+    assert check(checkpoint, sink, ("out",)) == {}

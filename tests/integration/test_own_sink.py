@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+import onceforall as ofa
+from onceforall.errors import InDoubtError
 from onceforall.failpoints import points as failpoints
-from support.own_sink import save
+from support.own_sink import JsonFileSink, save
 from support.pages import Places
 
 pytestmark = pytest.mark.spark
@@ -54,3 +56,36 @@ def test_the_query_on_the_page_survives_a_crash_between_decision_and_commit(
     query = start()
     assert query.awaitTermination(120)
     assert len(rows_of(out)) == 120
+
+
+def test_a_decided_batch_is_not_given_to_a_sink_of_another_kind_under_the_same_name(
+    spark, source, run, tmp_path, monkeypatch
+):
+    """FileSink was asked for ever for what it could not commit, or said that the log is damaged."""
+    former, other = tmp_path / "former", tmp_path / "other"
+    former.mkdir()
+
+    def writer(sink, **options):
+        made = ofa.write_stream(source.stream()).to(sink, name="out")
+        return made.options(**options).option("checkpointLocation", str(tmp_path / "cp"))
+
+    source.add(*[{"key": "k", "value": f"v{n}"} for n in range(4)])
+    with monkeypatch.context() as patched:
+        points = failpoints._Failpoints("append_commit.after=raise@1", None)
+        patched.setattr(failpoints, "_failpoints", points)
+        with pytest.raises(Exception, match="failpoint append_commit.after"):
+            run(writer(JsonFileSink(former)))
+    adopting = {"onceforall.adoptTarget": "out"}
+    for options in ({}, adopting):
+        with pytest.raises(InDoubtError, match="'json-files'.*kind 'file' now"):
+            writer(ofa.FileSink(str(other)), **options).trigger(availableNow=True).start()
+    for dry_run in (True, False):
+        with pytest.raises(InDoubtError, match="'json-files'.*kind 'file' now"):
+            ofa.detach(tmp_path / "cp", {"out": ofa.FileSink(str(other))}, dry_run=dry_run)
+    assert not other.exists()
+    run(writer(JsonFileSink(former)))
+    assert rows_of(former) == [f"v{n}" for n in range(4)]
+    source.add({"key": "k", "value": "v4"})
+    run(writer(ofa.FileSink(str(other)), **adopting))
+    assert ofa.read_files(other).to_arrow().column("value").to_pylist() == ["v4"]
+    assert len(rows_of(former)) == 4

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from onceforall.errors import CheckpointMismatchError
+from onceforall.errors import CheckpointMismatchError, InDoubtError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol import identity
@@ -91,6 +91,36 @@ def test_a_target_is_behind_only_when_it_certainly_lacks_the_batch():
     assert "onceforall.adoptTarget=a goes on" in refusal.message
 
 
+def kinds_of_past(done=False, kind="files", **changes):
+    return History(Decided(replace(commit(5), **{"kinds": {"a": kind}, **changes}), 0, 1, done))
+
+
+@pytest.mark.parametrize(
+    ("history", "kinds", "spark_committed", "refused"),
+    [
+        (kinds_of_past(), {"a": "postgres"}, 4, True),
+        (kinds_of_past(), {"a": "files"}, 4, False),
+        (kinds_of_past(), {"b": "postgres"}, 4, False),
+        (kinds_of_past(), {}, 4, False),
+        (kinds_of_past(kinds={}), {"a": "postgres"}, 4, False),
+        (kinds_of_past(committables={"a": ()}), {"a": "postgres"}, 4, False),
+        (kinds_of_past(done=True), {"a": "postgres"}, 4, False),
+        (kinds_of_past(), {"a": "postgres"}, 5, False),
+        (History(None), {"a": "postgres"}, -1, False),
+    ],
+)
+def test_a_sink_of_another_kind_cannot_complete_what_is_decided(
+    history, kinds, spark_committed, refused
+):
+    refusal = identity.judge_kinds(history.decided, kinds, spark_committed)
+    assert (refusal is not None) == refused
+    if refusal is not None:
+        assert refusal.error is InDoubtError
+        assert "prepared by a sink of the kind 'files'" in refusal.message
+        assert "of the kind 'postgres' now" in refusal.message
+        assert "Start once more with the former sink" in refusal.message
+
+
 # --- entries --------------------------------------------------------------------------------------
 
 
@@ -112,6 +142,12 @@ def test_a_decision_without_targets_has_the_body_that_it_always_had():
     assert "targets" not in commit(4).body()
 
 
+def test_kinds_come_back_from_the_log_and_a_decision_without_them_has_the_body_of_before():
+    entry = replace(commit(4), kinds={"a": "files"})
+    assert entry_from_body("COMMIT", json.loads(json.dumps(entry.body()))) == entry
+    assert "kinds" not in commit(4).body()
+
+
 # --- the machine ----------------------------------------------------------------------------------
 
 
@@ -124,6 +160,31 @@ def test_another_target_than_the_last_decisions_is_refused_before_any_sink_is_to
         )
         assert walk.stopped_with(CheckpointMismatchError)
         assert not any(isinstance(d, do.RecoverSinks) for d in walk.all)
+
+
+def test_a_sink_of_another_kind_is_refused_before_any_sink_is_touched_and_before_its_target_is():
+    walk = Walk(identities={"a": THERE}, kinds={"a": "postgres"})
+    history = kinds_of_past(targets={"a": Target(HERE, 5)})
+    walk.sealing(request(5)).feed(saw.PastSealed(history, 4))
+    assert walk.stopped_with(InDoubtError)
+    assert not any(isinstance(d, do.RecoverSinks) for d in walk.all)
+
+
+def test_what_spark_knows_to_be_complete_is_not_asked_of_a_sink_of_another_kind():
+    walk = Walk(kinds={"a": "postgres"}).sealing(request(6))
+    walk.feed(saw.PastSealed(kinds_of_past(), 5))
+    assert walk.only(do.RecoverSinks).commit.committables == {}
+
+
+def test_a_decision_has_the_kinds_of_the_sinks_that_it_waits_for():
+    walk = Walk(kinds={"a": "files", "b": "kafka"}).deciding()
+    assert walk.only(do.AppendCommit).commit.kinds == {"a": "files"}
+
+
+def test_a_decision_that_replaces_another_has_the_kinds_too():
+    run = Walk(kinds={"b": "kafka"}).writing().run
+    again = replace(commit(5), kinds={"a": "files", "gone": "files"})
+    assert identity.placed(run, again, {}).kinds == {"a": "files"}
 
 
 def test_the_same_target_goes_on_and_an_adopted_one_does():

@@ -34,7 +34,13 @@ from onceforall.driver.log_folder import (
 from onceforall.driver.progress import BatchProgress
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
-from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
+from onceforall.driver.targets import (
+    check_adopted,
+    check_targets,
+    identity_of,
+    kinds_of,
+    last_decision,
+)
 from onceforall.driver.transaction import BatchFunction
 from onceforall.errors import (
     CheckpointMismatchError,
@@ -343,6 +349,7 @@ class QueryRun:
             kept_first=settings.redo == "durable",
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
+            kinds=kinds_of(sinks),
             adopt_targets=frozenset(settings.adopt_target),
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
             **asdict(place.here(checkpoint)),

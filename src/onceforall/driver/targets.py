@@ -51,8 +51,8 @@ def check_targets(
     starts: Mapping[str, StartInfo],
     adopt: Collection[str] = (),
 ) -> dict[str, Identity | None]:
-    """Compare the sinks' targets with what the last decision knows of them, before anything is
-    created in them.
+    """Compare the sinks and their targets with what the last decision knows of them, before
+    anything is created in them.
 
     Args:
         decided: the log's last decision; None: nothing is known.
@@ -65,6 +65,7 @@ def check_targets(
         The identities of those sinks of which the log knows one.
 
     Raises:
+        InDoubtError: the last decision isn't complete on a sink that is of another kind now.
         CheckpointMismatchError: a target is another one, is not there, or is behind the log.
         SinkUnavailableError: a sink doesn't answer.
     """
@@ -73,6 +74,10 @@ def check_targets(
     committed = spark_checkpoint.last_committed(checkpoint)
     plan = spark_checkpoint.known_plan_of(checkpoint, committed)
     refusal = judge_passed_over(decided, committed, plan[:2])
+    if refusal is not None:
+        raise refusal.error(refusal.message)
+    # Before the targets: to adopt another one would not complete the batch.
+    refusal = identity.judge_kinds(decided, kinds_of(sinks), committed)
     if refusal is not None:
         raise refusal.error(refusal.message)
     known = {name: target for name, target in decided.commit.targets.items() if name in sinks}
@@ -100,6 +105,11 @@ def check_targets(
         if refusal is not None:
             raise refusal.error(refusal.message)
     return found
+
+
+def kinds_of(sinks: Mapping[str, TwoPhaseCommitSink]) -> dict[str, str]:
+    """Return the kind of each sink."""
+    return {name: str(sink.kind) for name, sink in sinks.items()}
 
 
 def identity_of(sink: TwoPhaseCommitSink, start: StartInfo) -> Identity | None:

@@ -42,7 +42,7 @@ from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.driver.coordinator import Coordinator, Prepared, Resources
-from onceforall.driver.targets import check_adopted, check_targets, identity_of
+from onceforall.driver.targets import check_adopted, check_targets, identity_of, kinds_of
 from onceforall.errors import (
     ConfigurationError,
     FencedError,
@@ -153,8 +153,8 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         TransactionLostError: a decided transaction is gone: start the query once more, which writes
             it again.
         FencedError: a run of the query has started meanwhile.
-        InDoubtError: a sink did not answer in time, or can't tell what became of a decided
-            transaction.
+        InDoubtError: a sink did not answer in time, can't tell what became of a decided
+            transaction, or is of another kind than the one that has prepared it.
         CommitLogError: the log or Spark's files can't be read or written.
     """
     adopt_target = _check_arguments(sinks, adopt_target, adopt_checkpoint, timeout_s, dry_run)
@@ -322,13 +322,18 @@ def _names(commit: Commit) -> set[str]:
 
 
 def _run_config(
-    path: AnyPath, query_id: str, sinks: Collection[str], *, adopt_checkpoint: bool
+    path: AnyPath,
+    query_id: str,
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    *,
+    adopt_checkpoint: bool,
 ) -> RunConfig:
     return RunConfig(
         query_id=query_id,
         run_id=f"detach-{uuid.uuid4()}",
         checkpoint=str(path),
         sinks=tuple(sinks),
+        kinds=kinds_of(sinks),
         adopt_checkpoint=adopt_checkpoint,
         owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
         **asdict(place.here(path)),

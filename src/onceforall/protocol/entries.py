@@ -139,6 +139,9 @@ class Commit:
         header: the lines before the offsets in Spark's offset log: version, and metadata of the
             batch. With them the batch's plan can be put back where Spark has lost it. Empty in
             entries of earlier releases.
+        kinds: per sink name, the kind of the sink that has prepared its transactions
+            (``TwoPhaseCommitSink.kind``): no other kind can complete them. Empty in entries of
+            earlier releases.
     """
 
     kind: ClassVar[str] = "COMMIT"
@@ -149,6 +152,7 @@ class Commit:
     losses: tuple[Mapping[str, Any], ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
     header: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at
@@ -170,6 +174,7 @@ class Commit:
             **({"losses": [dict(loss) for loss in self.losses]} if self.losses else {}),
             **targets,
             **({"header": list(self.header)} if self.header else {}),
+            **({"kinds": dict(self.kinds)} if self.kinds else {}),
         }
 
 
@@ -253,6 +258,7 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
                 str(sink): _target(target) for sink, target in body.get("targets", {}).items()
             },
             header=tuple(str(line) for line in body.get("header", ())),
+            kinds={str(sink): str(kind) for sink, kind in body.get("kinds", {}).items()},
         )
     if kind == Done.kind:
         return Done(int(body["batch"]))

@@ -1,10 +1,14 @@
-"""Whether a sink's target is the one that the last decision wrote to, and has what was decided for
-it.
+"""Whether a sink and its target are those that the last decision wrote to, and the target has what
+was decided for it.
 
 A sink's name and address don't say that: a volume may not be mounted, a cluster be rebuilt under
 its old address, a database be restored from a backup. So each COMMIT has, per sink, the *identity*
 of the target and the last batch that wrote to it (``entries.Target``). A start compares them before
 it creates anything, and each batch is compared once more when it is confirmed. Pure.
+
+A COMMIT has also the *kind* of each sink that has prepared transactions for it, for a target may
+be replaced by one of another kind: until the batch is complete, only a sink of the former kind will
+do.
 
 Nothing is compared where nothing is known: in logs of earlier releases, of sinks that tell no
 identity, and of a target that a user has adopted (``RunConfig.adopt_targets``) until it has its
@@ -17,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from onceforall.errors import CheckpointMismatchError
+from onceforall.errors import CheckpointMismatchError, InDoubtError
 from onceforall.protocol.entries import Commit, Committable, Target
 from onceforall.protocol.events import SinkAnswers
 from onceforall.protocol.history import Decided
@@ -115,6 +119,50 @@ def _text(identity: Identity) -> str:
     return ", ".join(f"{key} {value}" for key, value in sorted(identity.items()))
 
 
+def judge_kinds(
+    decided: Decided | None, kinds: Mapping[str, str], spark_committed: int
+) -> Refusal | None:
+    """Compare the kinds of sinks that the last decision waits for with those that are there.
+
+    Args:
+        decided: the last decision.
+        kinds: per sink of the query; a sink that is not in here is not compared.
+        spark_committed: the last batch in Spark's commit log: it is complete on every sink.
+    """
+    if decided is None or decided.done or spark_committed >= decided.commit.batch:
+        return None
+    other = of_another_kind(decided.commit, kinds)
+    if not other:
+        return None
+    sink, batch = other[0], decided.commit.batch
+    former, now = decided.commit.kinds[sink], kinds[sink]
+    return Refusal(
+        InDoubtError,
+        f"Batch {batch} is decided but not complete on the sink {sink}: it was prepared by a sink "
+        f"of the kind {former!r}, and the sink of that name is of the kind {now!r} now, which "
+        "can't complete it. Nothing was touched. Start once more with the former sink under that "
+        "name; it can be replaced when the batch is complete.",
+    )
+
+
+def of_another_kind(commit: Commit, kinds: Mapping[str, str]) -> list[str]:
+    """Return the sinks that are of another kind now than when they prepared this batch."""
+    return sorted(
+        sink
+        for sink, committables in commit.committables.items()
+        if committables
+        and sink in kinds
+        and sink in commit.kinds
+        and kinds[sink] != commit.kinds[sink]
+    )
+
+
+def _kinds(run: Run, commit: Commit) -> dict[str, str]:
+    known = {**commit.kinds, **run.config.kinds}
+    prepared = sorted(sink for sink, committables in commit.committables.items() if committables)
+    return {sink: known[sink] for sink in prepared if sink in known}
+
+
 def complete_batches(
     decided: Decided | None, targets: Mapping[str, Target], spark_committed: int
 ) -> dict[str, int]:
@@ -192,8 +240,8 @@ def confirmed(committables: Mapping[str, tuple[Committable, ...]]) -> dict[str, 
 
 
 def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commit:
-    """Return a decision with what it says of the targets: those of this batch's sinks, and all
-    others as the last decision has them.
+    """Return a decision with what it says of the targets (those of this batch's sinks, and all
+    others as the last decision has them), and with the kinds of the sinks that it waits for.
 
     Args:
         run: before it is decided.
@@ -216,7 +264,7 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
             targets[sink] = Target(
                 identity, commit.batch, _before(run, sink, last, commit.batch), given_up
             )
-    return replace(commit, targets=targets)
+    return replace(commit, targets=targets, kinds=_kinds(run, commit))
 
 
 def _written(run: Run, commit: Commit) -> set[str]:

@@ -38,6 +38,8 @@ class RunConfig:
             written again as it was: the word for it (``redo.CHOICES``), and the batch; None: stop.
         identities: per sink, what its target is, as the run found it at its opening; None: there is
             none. A sink that is not in here is not compared.
+        kinds: per sink, its kind (``TwoPhaseCommitSink.kind``). A sink that is not in here is not
+            compared.
         adopt_targets: sinks whose target is another one, or an older copy, on purpose.
         gives_up_after_s: for how long a detachment waits for sinks that don't complete a decided
             batch; None: a query, which waits until it is stopped.
@@ -58,6 +60,7 @@ class RunConfig:
     kept_first: bool = False
     lost_rows: tuple[str, int] | None = None
     identities: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, hash=False)
+    kinds: Mapping[str, str] = field(default_factory=dict, hash=False)
     adopt_targets: frozenset[str] = frozenset()
     host: str = ""
     boot_id: str = ""

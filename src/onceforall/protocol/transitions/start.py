@@ -92,7 +92,8 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     passed = judge_passed_over(decided, asked.batch - 1, asked.before)
     if passed is not None and event.spark_committed == asked.batch - 1:
         return stop(sealed, passed.error, passed.message)
-    refusal = identity.judge(identity.known(sealed), run.config.identities)
+    refusal = identity.judge_kinds(decided, run.config.kinds, event.spark_committed)
+    refusal = refusal or identity.judge(identity.known(sealed), run.config.identities)
     if refusal is not None:
         return stop(sealed, refusal.error, refusal.message)
     if decided is None or decided.done:
@@ -105,7 +106,8 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     pending = {sink: cs for sink, cs in decided.commit.committables.items() if cs}
     unknown = sorted(set(pending) - set(run.config.sinks))
     if sealed.is_complete_for_spark(decided.commit.batch):
-        pending = {sink: cs for sink, cs in pending.items() if sink not in unknown}
+        gone = {*unknown, *identity.of_another_kind(decided.commit, run.config.kinds)}
+        pending = {sink: cs for sink, cs in pending.items() if sink not in gone}
     elif unknown:
         return stop(
             sealed,

@@ -26,6 +26,7 @@ from onceforall.common import arguments, logs
 from onceforall.common.two_sided import TwoSided
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import (
@@ -560,7 +561,7 @@ def _read(committable: Committable) -> StagedFiles:
         return read_staged(committable)
     except ValueError as error:
         raise SinkCheckError(
-            f"A committable of FileSink is damaged: {error}. Restore the commit log from a backup."
+            f"A committable isn't one of FileSink, or is damaged: {error}. {contract.RESTORE}."
         ) from error
 
 

@@ -35,6 +35,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport, LostTransaction
@@ -209,7 +210,7 @@ class Folder:
             reason = f"it is of batch {read.name.batch}"
         return LostTransaction(
             committable,
-            f"the committable is damaged: {reason}. Restore the commit log from a backup",
+            f"the committable isn't one of FileSink, or is damaged: {reason}. {contract.RESTORE}",
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TypedDict, cast
 
 from onceforall.errors import SinkCheckError
+from onceforall.protocol import contract
 from onceforall.sink import Committable
 
 
@@ -72,7 +73,7 @@ def read(committables: Iterable[Committable]) -> list[KafkaCommittable]:
         for key, kind in (("name", str), ("producer_id", int), ("producer_epoch", int)):
             if not isinstance(each.get(key), kind):
                 raise SinkCheckError(
-                    f"A committable of KafkaSink is damaged: its {key} is {each.get(key)!r}. "
-                    "Restore the commit log from a backup."
+                    f"A committable isn't one of KafkaSink, or is damaged: its {key} is "
+                    f"{each.get(key)!r}. {contract.RESTORE}."
                 )
     return [cast("KafkaCommittable", each) for each in found]

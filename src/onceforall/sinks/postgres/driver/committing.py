@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import psycopg
 
+from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction, Sweep
 from onceforall.sinks.postgres.driver import prepared
@@ -170,6 +171,13 @@ def _commit_all(
     Raises:
         SinkUnavailableError: no answer yet.
     """
+    foreign = next((c for c in committables if c.get("kind") not in {PREPARED, STAGED}), None)
+    if foreign is not None:
+        reason = (
+            "a committable isn't one of PostgresSink, or is damaged: its kind is "
+            f"{foreign.get('kind')!r}. {contract.RESTORE}"
+        )
+        return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
     of_kind = {kind: [c for c in committables if c["kind"] == kind] for kind in (PREPARED, STAGED)}
     reports = []
     if of_kind[PREPARED]:
