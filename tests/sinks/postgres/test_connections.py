@@ -26,6 +26,7 @@ from onceforall.errors import (
 )
 from onceforall.sinks.postgres import connections
 from onceforall.sinks.postgres.connections import Access
+from onceforall.sinks.postgres.conninfo import SECRET_PARAMETERS, is_secret
 from onceforall.sinks.postgres.driver.start_checks import check_server
 from onceforall.sinks.postgres.server_errors import translated
 from support.waiting import until
@@ -141,13 +142,31 @@ def test_of_a_failing_function_only_kind_and_place_are_told(own):
 MALFORMED = [
     ("host=a s3cret", "can't be parsed"),
     ("postgresql://u:s3%zzcret@h/", "can't be parsed"),
-    ("postgresql://h/x?foo=1", "foo"),
+    ('host=h user=u password=ab c"ds3cret', "a part of it has no '='"),
+    ("host=h password='a\"b' x\"s3cret", "a part of it has no '='"),
+    ("host=h password='s3cret", "quote isn't closed"),
+    ("host=h user=u password=ab s3cret=x", "an option that this libpq doesn't know"),
+    ("postgresql://h/x?s3cret=1", "a parameter that this libpq doesn't know"),
+    ("postgresql://u:p@ss?s3cret=@h/d", "a parameter that this libpq doesn't know"),
+    ('postgresql://u:x"s3cret%zz@h/d', "begins no percent-encoded character"),
+    ("postgresql://u:s3cret@[h/d", "neither a URL"),
+    ("postgresql://u:s3cret%00@h/d", "U\\+0000"),
+    ("host=h password=s3cret\0 sslmode=verify-full", "The conninfo has the character U\\+0000"),
+    ("host=h password=s3cret\ud800", "The conninfo holds half a character"),
+    ({"host": "h", "password": "s3\0", "dbname": "d"}, "'password' of the conninfo has the char"),
+    ({"host": "h\0", "sslmode": "verify-full"}, "'host' of the conninfo has the character"),
+    ({"password": "s3\ud800"}, "'password' of the conninfo holds half a character"),
+    ({"conninfo": "host=h password=s3cret"}, "'conninfo' of the conninfo is unknown"),
+    ({"sslmode\0": "x"}, "is unknown to this libpq"),
+    ({"dbname": "postgresql://u:s3cret@h/d"}, "'dbname' of the conninfo is a whole address"),
+    ("host=h dbname=postgresql://u:s3cret@h/d", "'dbname' of the conninfo is a whole address"),
     ({"hosst": "h"}, "hosst"),
     ("replication=database", "replication"),
     ("postgresql://u:p/s3cret@h:1/db", "Percent-encode them"),
     ("postgresql://u:p@s3cret@h:1/db", "Percent-encode them"),
     ("postgresql://u:p@s3cret@h", "Percent-encode them"),
     ({"host": "h", "port": "s3cret"}, "'port' of the conninfo is no number"),
+    ({"foo": lambda: "s3"}, "'foo' of the conninfo is unknown"),
     ("application_name=x", "application_name"),
     ("client_encoding=latin1", "client_encoding"),
     ("target_session_attrs=standby", "target_session_attrs"),
@@ -156,7 +175,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("conninfo", "why"), MALFORMED, ids=[str(why) for _, why in MALFORMED])
+@pytest.mark.parametrize(("conninfo", "why"), MALFORMED, ids=range(len(MALFORMED)))
 def test_a_conninfo_that_makes_no_sense_is_refused_without_its_secrets(conninfo, why):
     with pytest.raises(OptionError, match=why) as caught:
         Access(conninfo)
@@ -187,6 +206,52 @@ def test_a_password_given_twice_or_empty_is_refused():
             Access("host=h", password=password)
     with pytest.raises(OptionError, match="patience_s=-1"):
         Access("host=h", patience_s=-1)
+
+
+LIBPQ = [option.keyword.decode() for option in psycopg.pq.Conninfo.parse(b"")]
+
+
+@pytest.mark.parametrize("name", sorted(SECRET_PARAMETERS))
+def test_no_pickle_holds_a_secret_parameter_and_its_function_is_called(name):
+    if name not in LIBPQ:
+        pytest.skip(f"libpq {psycopg.pq.version()} has no {name}")
+    access = Access({"host": "h", name: "s3cret"})
+    assert b"s3cret" not in pickle.dumps(access)
+    assert access.secret_values() == {name: "s3cret"}
+    with pytest.raises(SinkCheckError, match=f"given for {name!r} raised ZeroDivisionError"):
+        Access({"host": "h", name: lambda: 1 // 0}).connect(**NAME)
+
+
+def test_what_libpq_has_is_secret_unless_somebody_has_looked_at_it():
+    starred = {
+        option.keyword.decode()
+        for option in psycopg.pq.Conninfo.parse(b"")
+        if option.dispchar == b"*"
+    }
+    assert starred == {"password", "sslpassword", "oauth_client_secret"} & set(LIBPQ)
+    assert {name for name in LIBPQ if is_secret(name)} == SECRET_PARAMETERS & set(LIBPQ)
+    assert is_secret("of_a_later_libpq")
+
+
+def test_no_value_reaches_libpq_that_it_would_cut_off(own):
+    """Behind the U+0000 stand the database and the encryption that were asked for."""
+    password, rest = without_password(own.url(user="writer"))
+    behind = {**rest, "dbname": "nowhere", "sslmode": "verify-full"}
+    for spoiled, why in ((password + "\0", "U\\+0000"), (password + "\ud800", "half a character")):
+        with pytest.raises(OptionError, match=f"password= .*{why}"):
+            Access(behind, password=spoiled)
+        for access, error in (
+            (Access(behind, password=lambda spoiled=spoiled: spoiled), SinkCheckError),
+            (Access({"password": lambda spoiled=spoiled: spoiled, **behind}), SinkCheckError),
+            (Access(lambda spoiled=spoiled: {"password": spoiled, **behind}), OptionError),
+            (Access(lambda spoiled=spoiled: f"password='{spoiled}' sslmode=require"), OptionError),
+        ):
+            with pytest.raises(error, match=why) as caught:
+                access.connect(**NAME)
+            assert SECRET not in str(caught.value)
+        in_task = pickle.loads(pickle.dumps(Access(behind, password=password)))
+        with pytest.raises(SinkCheckError, match=f"value of 'password' for PostgreSQL .*{why}"):
+            in_task.connect({"password": spoiled}, **NAME)
 
 
 REFUSALS = {

@@ -56,11 +56,12 @@ from onceforall.errors import (
     SinkUnavailableError,
 )
 from onceforall.sinks.postgres.conninfo import (
-    SECRET_PARAMETERS,
     Conninfo,
     address_of,
     called,
+    is_secret,
     parsed,
+    unfit,
 )
 from onceforall.sinks.postgres.replication import remembering
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
@@ -146,6 +147,8 @@ class Access:
                 "password= is empty or no string. Give a string, or a function without arguments "
                 "that returns one."
             )
+        if isinstance(password, str) and unfit(password):
+            raise OptionError(f"password= {unfit(password)}")
         self._function = conninfo if callable(conninfo) else None
         self._parameters: dict[str, Any] = {} if callable(conninfo) else parsed(conninfo)
         self._password = password
@@ -170,7 +173,7 @@ class Access:
         state["_parameters"] = {
             name: value
             for name, value in self._parameters.items()
-            if name not in SECRET_PARAMETERS or callable(value)
+            if callable(value) or not is_secret(name)
         }
         state["_withheld"] = tuple(sorted({*self._withheld, *self.secret_values()}))
         if not callable(self._password):
@@ -209,9 +212,9 @@ class Access:
         tasks as they are.
         """
         values = {
-            name: self._parameters[name]
-            for name in SECRET_PARAMETERS
-            if isinstance(self._parameters.get(name), str)
+            name: value
+            for name, value in self._parameters.items()
+            if is_secret(name) and isinstance(value, str)
         }
         if isinstance(self._password, str):
             values["password"] = self._password
@@ -326,14 +329,18 @@ class Access:
                         "function in place of the value."
                     )
                 parameters[name] = secrets[name]
-        for name in SECRET_PARAMETERS & parameters.keys():
-            if callable(parameters[name]):
-                parameters[name] = called(name, parameters[name])
+        for name, value in parameters.items():
+            if callable(value):
+                parameters[name] = called(name, value)
                 if not isinstance(parameters[name], str) or not parameters[name]:
                     raise SinkCheckError(
                         f"The function given for {name!r} returned no string, or an empty one. "
                         "Let it return one."
                     )
+            if unfit(str(parameters[name])):
+                raise SinkCheckError(
+                    f"The value of {name!r} for PostgreSQL {unfit(str(parameters[name]))}"
+                )
         return {**_DEFAULTS, **parameters, "client_encoding": "UTF8"}
 
 
