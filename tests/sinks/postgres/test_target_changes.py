@@ -504,6 +504,95 @@ def test_complete_is_refused_where_something_keeps_the_rows_that_are_there(
     assert [number for number in later.ids() if number != 9] == [2]
 
 
+REFERRED = f"{KEYED}; CREATE TABLE orders (o int, id bigint)"
+
+
+def refer(query, does, table="orders"):
+    query.execute(
+        f"ALTER TABLE {table} ADD CONSTRAINT refers FOREIGN KEY (id) REFERENCES t ON DELETE {does}"
+    )
+
+
+@pytest.mark.parametrize("does", ["CASCADE", "SET NULL", "SET DEFAULT"])
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_complete_is_refused_where_it_would_change_rows_that_refer_to_its_own(
+    database, does, is_partitioned
+):
+    ddl = REFERRED
+    if is_partitioned:
+        ddl = ddl.replace("text)", "text) PARTITION BY RANGE (id)", 1)
+        ddl += "; CREATE TABLE p PARTITION OF t DEFAULT"
+    query = Query(database, ddl, output_mode="complete", key="id")
+    query.commit(0, query.prepare(0, rows(1, 7)))
+    decided = query.prepare(1, rows(1, 7, 8))
+    query.sink.close()
+    query.execute("INSERT INTO orders VALUES (5, 1)")
+    refer(query, does)
+    why = f"orders refers to .*t by the foreign key refers, ON DELETE {does}, .* would change rows"
+    with pytest.raises(SinkUnavailableError, match=why):
+        query.commit(1, decided)
+    with pytest.raises(SinkCheckError, match=why):
+        query.successor()
+    assert query.execute("SELECT * FROM orders") == [(5, 1)]
+    query.execute("ALTER TABLE orders DROP CONSTRAINT refers")
+    refer(query, "NO ACTION DEFERRABLE INITIALLY DEFERRED")
+    query.commit(1, decided)
+    staged = [query.write(2, rows(1))]
+    query.execute("ALTER TABLE orders DROP CONSTRAINT refers")
+    refer(query, does)
+    with pytest.raises(AttemptFailedError, match=why):
+        query.sink.confirm(staged)
+    query.sink.abort(staged)
+    assert (query.ids(), query.execute("SELECT * FROM orders")) == ([1, 7, 8], [(5, 1)])
+
+
+@pytest.mark.parametrize(
+    ("does", "is_told"),
+    [
+        ("NO ACTION", True),
+        ("RESTRICT", True),
+        ("NO ACTION DEFERRABLE", True),
+        ("NO ACTION DEFERRABLE INITIALLY DEFERRED", False),
+    ],
+)
+def test_a_start_tells_that_complete_will_be_refused_for_rows_that_refer_to_its_own(
+    database, caplog, does, is_told
+):
+    query = Query(database, REFERRED, key="id", output_mode="append")
+    query.commit(0, query.prepare(0, rows(1)))
+    query.execute("INSERT INTO orders VALUES (5, 1)")
+    refer(query, does)
+    later = query.successor(output_mode="complete")
+    told = [record for record in caplog.records if "foreign key refers" in record.getMessage()]
+    assert len(told) == is_told
+    if is_told:
+        assert "PostgreSQL refuses each batch while a row of orders" in told[0].getMessage()
+        with pytest.raises(RefusedRecordError, match="foreign key is violated"):
+            later.prepare(1, rows(1, 2))
+        later.sweep(own=True)
+    else:
+        later.commit(1, later.prepare(1, rows(1, 2)))
+    assert (query.ids(), query.execute("SELECT * FROM orders")) == (
+        [1] if is_told else [1, 2],
+        [(5, 1)],
+    )
+
+
+def test_complete_may_replace_a_table_that_refers_to_itself_or_whose_heirs_are_referred_to(
+    database, caplog
+):
+    query = Query(database, f"{KEYED}; CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (t)")
+    query.execute("ALTER TABLE t ADD up bigint REFERENCES t ON DELETE CASCADE")
+    query.execute("INSERT INTO heir VALUES (9, 'h')")
+    query.execute("CREATE TABLE orders (id bigint REFERENCES heir ON DELETE CASCADE)")
+    query.execute("INSERT INTO orders VALUES (9)")
+    later = query.successor(output_mode="complete")
+    later.commit(0, later.prepare(0, rows(1, 2)))
+    later.commit(1, later.prepare(1, rows(2, 3)))
+    assert (query.ids(), rows_of(query, "orders")) == ([2, 3, 9], 1)
+    assert "foreign key" not in caplog.text
+
+
 INSTEAD = {
     "nothing": "CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING",
     "nothing, of some rows": "CREATE RULE r AS ON INSERT TO t WHERE NEW.id > 5 DO INSTEAD NOTHING",

@@ -21,7 +21,9 @@ is rolled back.
   tasks would write one key.
 - No rule may change what is written; see ``rules``. That is looked at before, too, for where
   PostgreSQL takes no statement because of a rule it doesn't say which one it is.
-- A replacing target must show all its rows: those that a policy hides would stay.
+- A replacing target must show all its rows: those that a policy hides would stay. And deleting
+  them must change no other table; see ``references``. Whoever adds a foreign key waits for what the
+  DELETE has locked.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
-from onceforall.sinks.postgres import rules
+from onceforall.sinks.postgres import references, rules
 from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.partitions import unfit_partition
 
@@ -145,7 +147,7 @@ def check(
     is_shuffled: bool = False,
 ) -> None:
     """See that what was written to is what was meant; it costs two looks into the catalogue, one
-    more where there are partitions, and one or two with a key.
+    more where there are partitions or rows are replaced, and one or two with a key.
 
     Args:
         connection: in the transaction that has written.
@@ -188,6 +190,10 @@ def check(
             "would leave them there. Give it BYPASSRLS, or disable "
             "row security."
         )
+    if target.replace:
+        found = references.to(connection, seen.oid)
+        if found is not None and found.is_harmful:
+            raise AttemptFailedError(references.told(shown, found))
     _check_columns(connection, target, staged)
 
 

@@ -1,13 +1,14 @@
-"""Whether the table can be written as the sink shall write it: rights, rules, and a unique index
-on the key.
+"""Whether the table can be written as the sink shall write it: rights, rules, foreign keys, and a
+unique index on the key.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common import logs
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.postgres import rules
+from onceforall.sinks.postgres import references, rules
 from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.table_names import quoted
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import psycopg
 
     from onceforall.sinks.postgres.tables import Table
+
+_log = logs.logger("onceforall.sinks.postgres")
 
 
 def check_writable(
@@ -51,6 +54,8 @@ def check_writable(
             "complete replaces all rows: those would stay. Give "
             "the role BYPASSRLS, let the table's owner write, or disable row security."
         )
+    if replaces:
+        check_references(connection, table)
     if table.has_row_security:
         check_row_security(connection, table)
     rights = {"SELECT", "INSERT"}
@@ -120,6 +125,20 @@ def check_rules(
     ).fetchone()
     if row is not None and row[0] is not None:
         raise SinkCheckError(rules.told(table.shown, row[0]))
+
+
+def check_references(connection: psycopg.Connection[Any], table: Table) -> None:
+    """Check that deleting all rows changes no other table; tell where it will be refused.
+
+    Raises:
+        SinkCheckError: naming the foreign key.
+    """
+    found = references.to(connection, table.oid)
+    if found is None:
+        return
+    if found.is_harmful:
+        raise SinkCheckError(references.told(table.shown, found))
+    _log.warning("%s", references.told(table.shown, found))
 
 
 def check_row_security(connection: psycopg.Connection[Any], table: Table) -> None:
