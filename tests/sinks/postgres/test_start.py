@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres import sink as postgres_sink
 from onceforall.sinks.postgres.sink import PostgresSink
@@ -238,6 +238,27 @@ def test_a_start_goes_on_whichever_of_its_statements_the_connection_breaks_at(
         statements += 1
         assert Breaking.ended == statements
     assert statements > 20
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("field", "options", "why"),
+    [
+        ("cube array<array<array<int>>>", {}, "At most two dimensions"),
+        ("v interval month, w map<interval month, int>", {}, "w"),
+        ("v string", {"key": "id", "accumulate": {"nope": "sum"}}, "nope"),
+        ("v string", {"key": "id", "accumulate": {"v": "sum"}}, "v"),
+    ],
+)
+def test_no_table_is_made_for_rows_that_are_refused(spark, database, field, options, why):
+    sink = PostgresSink(database, "made", create_table=True, retry_for_s=1, **options)
+    sink.check(StartInfo("q", "out"))
+    schema = spark.createDataFrame([], f"id bigint, {field}").schema
+    with pytest.raises((SchemaError, SinkCheckError), match=why):
+        sink.columns(schema)
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert connection.execute("SELECT to_regclass('made')").fetchone() == (None,)
+    sink.close()
 
 
 def test_a_start_whose_connection_breaks_again_and_again_says_so(database, monkeypatch):

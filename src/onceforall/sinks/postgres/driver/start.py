@@ -15,8 +15,10 @@ from onceforall.sinks.postgres.driver import (
     table_creation,
     table_lookup,
 )
+from onceforall.sinks.postgres.driver.columns import columns_for
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Owner
+from onceforall.sinks.postgres.statements import transaction
 from onceforall.sinks.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
@@ -85,15 +87,20 @@ def find_table(
 def find_or_make_table(
     connection: Connection, access: Access, options: Options, output_mode: str, schema: StructType
 ) -> FoundTable:
-    """Look the table up, and make it for rows of a schema where it is missing.
+    """Look the table up, and make it for rows of a schema where it is missing. It stays only if
+    the rows can be written to it.
 
     Raises:
         SchemaError, SinkCheckError: as ``find_table``, or it can't be made.
     """
     found = find_table(connection, access, options, output_mode)
-    if found.table is None:
+    if found.table is not None:
+        return found
+    with transaction(connection):
         table_creation.create(connection, options.table, schema, options.key)
         found = find_table(connection, access, options, output_mode)
+        assert found.table is not None
+        columns_for(schema, found.table, options.key, options.accumulate, options.mode)
     return found
 
 
