@@ -6,10 +6,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from onceforall.errors import OnceForAllError
+from onceforall.errors import OnceForAllError, RefusedRecordError, SinkCheckError
 from onceforall.operators.postgres_lookup import PostgresLookup
 from onceforall.sinks.postgres.connections import Access
-from support.postgres_sink import make_role
+from support.postgres_sink import Query, make_role, rows
 
 pytestmark = pytest.mark.postgres
 
@@ -28,7 +28,6 @@ LEFT_OUT = {
     "debug_discard_caches": "of no value, and very slow",
     "post_auth_delay": "delays a connection",
     "pre_auth_delay": "delays a connection",
-    "session_replication_role": "a superuser's way to switch off a table's own triggers",
 }
 # Not here either: lc_monetary. The type money has no value of its own, for its digits are a locale's.
 STRINGS = {
@@ -132,3 +131,33 @@ def test_a_role_whose_sessions_end_at_an_error_is_no_obstacle(database):
         with pytest.raises(psycopg.errors.DivisionByZero):
             connection.execute("SELECT 1/0")
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_foreign_keys_hold_where_a_default_switches_them_off(database):
+    name = conninfo_to_dict(database)["dbname"]
+    query = Query(database, "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id bigint REFERENCES p, v text)")  # fmt: skip
+    query.execute(f'ALTER DATABASE "{name}" SET session_replication_role = replica')
+    later = query.successor()
+    with pytest.raises(RefusedRecordError, match="foreign key"):
+        later.prepare(0, rows(9))
+    later.sweep(own=True)
+    assert later.ids() == []
+
+
+def test_a_role_that_may_not_switch_foreign_keys_on_is_refused_at_start(database):
+    name = conninfo_to_dict(database)["dbname"]
+    role, url = make_role(
+        database,
+        "CREATE TABLE t (id bigint, v text)",
+        "GRANT SELECT, INSERT ON t TO {role}",
+        "ALTER ROLE {role} SET session_replication_role = replica",
+        f'GRANT CREATE ON DATABASE "{name}" TO {{role}}',
+    )
+    with pytest.raises(SinkCheckError, match=f"ALTER ROLE {role} SET session_replication_role"):
+        Query(url, None)
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert connection.execute("SELECT to_regnamespace('onceforall')").fetchone() == (None,)
+        connection.execute(f"ALTER ROLE {role} SET session_replication_role = origin")
+        query = Query(url, None)
+        query.commit(0, query.prepare(0, rows(1)))
+        assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]

@@ -136,6 +136,17 @@ def test_the_modes_of_output_follow_from_key_and_mode(database):
     )
 
 
+@pytest.mark.parametrize(
+    ("output_mode", "on_conflict", "is_told"),
+    [("update", "ignore", True), ("append", "ignore", False), ("update", "update", False)],
+)
+def test_a_start_tells_that_later_values_of_a_key_will_be_dropped(
+    database, caplog, output_mode, on_conflict, is_told
+):
+    Query(database, KEYED, key="id", on_conflict=on_conflict, output_mode=output_mode)
+    assert ("keeps the first row that ever comes" in caplog.text) == is_told
+
+
 def test_every_argument_is_documented_with_its_default():
     text = (Path(__file__).parents[3] / "docs" / "postgres.md").read_text(encoding="utf-8")
     for name, parameter in inspect.signature(PostgresSink).parameters.items():

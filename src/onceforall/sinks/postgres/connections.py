@@ -28,6 +28,8 @@ what matters:
 - ``tcp_keepalives_*``: the server ends the session of a machine that is gone in about two minutes
 - ``default_transaction_isolation``: ``read committed``: the protocol's own checks need no other,
   and no statement may fail for it
+- ``session_replication_role`` not ``replica``, where the role may change it: foreign keys and
+  triggers hold. A start refuses a role that may not
 - ``default_transaction_read_only`` off, `: `default_transaction_deferrable`` off,
   ``client_min_messages`` warning
 
@@ -112,6 +114,10 @@ _SESSION = {
     "tcp_keepalives_count": "4",
 }
 _SESSION_SINCE_17 = {"transaction_timeout": "0"}
+_MAY_SET_ROLE_OF_REPLICATION = (
+    "(SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) current_user)"
+)
+_MAY_SINCE_15 = "pg_catalog.has_parameter_privilege('session_replication_role', 'SET')"
 
 
 class Access:
@@ -421,5 +427,14 @@ def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) ->
         f"pg_catalog.set_config('synchronous_commit', CASE WHEN {now} "
         f"OPERATOR(pg_catalog.=) 'off' THEN 'on' ELSE {now} END, false)"
     )
+    # Who may not set it is refused it even where it has that value already.
+    allowed = (
+        _MAY_SINCE_15 if connection.info.server_version >= 150000 else _MAY_SET_ROLE_OF_REPLICATION
+    )
+    as_origin = (
+        "CASE WHEN pg_catalog.current_setting('session_replication_role') "
+        f"OPERATOR(pg_catalog.=) 'replica' AND {allowed} "
+        "THEN pg_catalog.set_config('session_replication_role', 'origin', false) END"
+    )
     values = [part for pair in wanted.items() for part in pair]
-    connection.execute(f"SELECT {', '.join([*calls, durable])}".encode(), values)
+    connection.execute(f"SELECT {', '.join([*calls, durable, as_origin])}".encode(), values)

@@ -52,6 +52,8 @@ def check_database(
     start_checks.check_server(connection, access)
     database = database_of(connection)
     start_checks.check_own_schema(connection, _owner(options, start))
+    if options.ignore and start.output_mode == "update":
+        start_checks.warn_of_ignored_updates(options.table)
     start_checks.warn_of_publications(connection, options.staging_schema, options.mode)
     if options.mode == "prepared":
         start_checks.check_prepared(

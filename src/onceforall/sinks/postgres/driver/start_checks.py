@@ -29,14 +29,26 @@ _WITH_PUBLISHED_SCHEMAS = 150_000
 def check_server(connection: Connection, access: Access) -> None:
     """Log what the server or the connection has that is allowed and unwise: for the driver, once
     per start.
+
+    Raises:
+        SinkCheckError: foreign keys and triggers don't hold in sessions of this role.
     """
     row = connection.execute(
         "SELECT pg_catalog.current_setting('fsync'), "
         "pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid(), "
         "pg_catalog.current_setting('server_encoding'), "
-        "pg_catalog.current_setting('track_activities')"
+        "pg_catalog.current_setting('track_activities'), "
+        "pg_catalog.current_setting('session_replication_role'), "
+        "pg_catalog.quote_ident(current_user)"
     ).fetchone()
     assert row is not None
+    if row[5] == "replica":
+        raise SinkCheckError(
+            f"Sessions of the role {row[6]} have session_replication_role=replica, with which "
+            "PostgreSQL skips foreign keys and triggers in silence, and the role may not change "
+            f"it. Let an administrator say: ALTER ROLE {row[6]} SET session_replication_role = "
+            "origin; or take that default from the database or the server."
+        )
     if row[3] != "UTF8":
         _log.warning(
             "The database of PostgreSQL at %s has the encoding %s and not UTF8: %s. Make the "
@@ -150,6 +162,17 @@ def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
             "docs/changing.md has it. What was made under the old name since is in the way of it, "
             "and goes first."
         )
+
+
+def warn_of_ignored_updates(table: str) -> None:
+    """Tell that the first value of each key stays, where Spark gives its later ones, too."""
+    _log.warning(
+        "on_conflict='ignore' with the output mode update: of each key the table %s keeps the "
+        "first row that ever comes, and drops every later one, such as the next count of an "
+        "aggregation. If that is not meant, use on_conflict='update'; if it is, the output mode "
+        "append says so.",
+        table,
+    )
 
 
 def warn_of_publications(connection: Connection, schema: str, mode: str) -> None:
