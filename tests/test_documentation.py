@@ -1,6 +1,7 @@
 """The documentation says what the code does: examples compile, names exist, everything is
 described, links lead somewhere."""
 
+import ast
 import doctest
 import importlib.util
 import inspect
@@ -338,3 +339,27 @@ def test_every_page_is_on_the_site():
     )
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= listed
     assert len(listed) > 40
+
+
+def named_after_their_target():
+    """The default names of our sinks that depend on what they write to, as docstrings say them."""
+    for path in (ROOT / "src/onceforall/sinks").rglob("sink.py"):
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(each, ast.FunctionDef) and each.name == "default_name":
+                yield from re.findall(r"``(\w+-<[^`]+>)``", ast.get_docstring(each) or "")
+
+
+@pytest.mark.parametrize("name", sorted(named_after_their_target()))
+def test_the_page_of_changes_says_that_a_new_target_without_a_name_is_another_sink(name):
+    """What a start refuses with a batch in doubt must not be called safe there."""
+    rows = [
+        line
+        for line in (ROOT / "docs/changing.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("|") and f"`{name}`" in line
+    ]
+    assert rows
+    assert all("without `name=`" in row and "another sink" in row for row in rows)
+
+
+def test_the_sinks_that_are_named_after_their_target_are_found():
+    assert len(set(named_after_their_target())) == 5

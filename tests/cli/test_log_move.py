@@ -49,7 +49,7 @@ class Checkpoint:
         here = place.here(self.path)
         claim = Claim(
             QUERY, "run", str(self.path), "tests",
-            host=here.host, boot_id=here.boot_id, storage=here.storage,
+            host=here.host, boot_id=here.boot_id, storage=here.storage, kinds={"a": "fake"},
         )  # fmt: skip
         generation = log.claim(claim).generation
         return log, generation, log.seal_below(generation)
@@ -91,6 +91,8 @@ def test_a_log_is_moved_and_the_query_goes_on_there(checkpoint, tmp_path):
     assert moved.entries == 11
     bound = checkpoint.bound()
     assert bound.location == moved.location
+    moved_to = open_log(bound.store, first_generation=bound.first_generation)
+    assert moved_to.newest_claim().kinds == {"a": "fake"}
     log, generation, history = checkpoint.start()
     assert generation == 3
     assert (history.decided.commit, history.decided.done) == (commit(2, "g1"), True)

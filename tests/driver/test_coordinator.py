@@ -548,6 +548,22 @@ def test_a_failing_sweep_does_not_stop_recovery():
     assert len(query.sinks["b"].of("recover")) == 1
 
 
+def test_a_start_tells_once_which_sinks_of_the_run_before_it_does_not_have(caplog):
+    store = MemoryStore()
+    kinds = {"a": "fake", "pg": "postgres"}
+    first = Query(store, {"a": FakeSink(), "pg": FakeSink()}, kinds=kinds, roll_after_entries=2)
+    first.batch(0)
+    first.batch(1)  # in a generation of its own
+    assert "sinks that this one doesn't have" not in caplog.text
+    for told in (1, 0):
+        caplog.clear()
+        later = Query(store, kinds={"a": "fake"}, roll_after_entries=2)
+        later.batch(3 - told)
+        warnings = [r.getMessage() for r in caplog.records if "doesn't have" in r.getMessage()]
+        assert len(warnings) == told
+        assert all("pg (postgres). If" in warning for warning in warnings)
+
+
 def test_sweeps_come_after_the_completion_spare_it_and_are_handed_on_to_be_repeated():
     query = Query(decided_but_not_done())
     query.batch(0)

@@ -52,6 +52,7 @@ claims = st.builds(
     host=texts,
     boot_id=texts,
     storage=st.dictionaries(texts, texts, max_size=2),
+    kinds=st.dictionaries(texts, texts, max_size=2),
 )
 seals = st.builds(Seal, st.none() | numbers, st.none() | numbers, st.booleans())
 entries = st.one_of(commits, seals, claims, st.builds(Done, numbers))
@@ -65,6 +66,7 @@ def test_an_entry_comes_back_from_json_as_it_was(entry):
 def test_fields_that_an_older_release_did_not_write_have_defaults():
     claim = entry_from_body("CLAIM", {"query_id": "q", "run_id": "r", "checkpoint": "c"})
     assert claim == Claim("q", "r", "c", "")
+    assert "kinds" not in claim.body()
     assert entry_from_body("COMMIT", {"batch": 1, "offsets": ["o"], "committables": {}}) == Commit(
         1, ("o",), {}, {}
     )

@@ -20,6 +20,7 @@ from onceforall.protocol.judgement import (
     Refusal,
     Verdict,
     divergence,
+    gone_sinks,
     judge,
     judge_claim,
     judge_overtaken,
@@ -290,6 +291,23 @@ def claimed(here, host="node-2", boot_id="boot-2", adopt=False):
     return judge_claim(
         config, Claim("query", "older run", "/cp", "me", "node-1", "boot-1", STORAGE)
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "gone"),
+    [
+        ({"pg": "postgres", "out": "file"}, {"out": "file"}, {"pg": "postgres"}),
+        ({"pg": "postgres"}, {"pg": "file"}, {"pg": "postgres"}),
+        ({"pg": "postgres"}, {"pg2": "postgres"}, {"pg": "postgres"}),
+        ({"out": "file"}, {"new": "kafka", "out": "file"}, {}),
+        ({}, {"out": "file"}, {}),
+        ({"pg": "postgres"}, {}, {}),
+    ],
+)
+def test_what_the_run_before_wrote_to_and_this_one_does_not_is_known(before, now, gone):
+    config = RunConfig("query", "run", "/cp", tuple(now), kinds=now)
+    assert gone_sinks(config, Claim("query", "older run", "/cp", kinds=before)) == gone
+    assert gone_sinks(config, None) == {}
 
 
 def test_a_cloned_volume_under_the_same_path_on_another_machine_is_refused():

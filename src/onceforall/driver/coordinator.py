@@ -43,6 +43,7 @@ from onceforall.protocol import events as saw
 from onceforall.protocol.due_sweeps import leftovers
 from onceforall.protocol.entries import Claim, Commit, Committable, Digest, Done
 from onceforall.protocol.history import CommitPermit, History
+from onceforall.protocol.judgement import gone_sinks
 from onceforall.protocol.machine import step
 from onceforall.protocol.state import Run, RunConfig
 from onceforall.protocol.sweeping import Sweep
@@ -301,6 +302,16 @@ class Coordinator:
     def _claim(self, decision: do.ClaimGeneration) -> saw.Event:
         claimed = self._resources.log.claim(decision.claim)
         logger.info("query %s: generation %d claimed", decision.claim.query_id, claimed.generation)
+        gone = gone_sinks(self.run.config, claimed.previous)
+        if gone:
+            logger.warning(
+                "The run before had sinks that this one doesn't have: %s. If it did not end in an "
+                "orderly stop, a batch that was never decided may have left something there, which "
+                "this run finds only where another sink of it writes to the same system. A "
+                "prepared transaction of PostgreSQL keeps its rows locked until somebody rolls it "
+                'back: docs/changing.md, "What a removed sink leaves", says how.',
+                ", ".join(f"{name} ({kind})" for name, kind in sorted(gone.items())),
+            )
         return saw.GenerationClaimed(claimed.generation, claimed.previous)
 
     def _seal(self, decision: do.SealPast) -> saw.Event:

@@ -184,13 +184,14 @@ def copy_log(
     """
     log = bound.log()
     here = place.here(path)
-    refusal = judge_claim(
-        RunConfig(query_id, "", str(path), (), **asdict(here)), log.newest_claim()
-    )
+    newest = log.newest_claim()
+    refusal = judge_claim(RunConfig(query_id, "", str(path), (), **asdict(here)), newest)
     if refusal is not None:
         raise refusal.error(refusal.message)
     owner = f"{whoami()} (log move)"
-    claim = Claim(query_id, f"move-{uuid.uuid4()}", str(path), owner, **asdict(here))
+    # The next start compares its sinks with those of the run before the move.
+    kinds = {} if newest is None else newest.kinds
+    claim = Claim(query_id, f"move-{uuid.uuid4()}", str(path), owner, **asdict(here), kinds=kinds)
     generation = log.claim(claim).generation
     decided = log.seal_below(generation).decided
     if decided is not None and not decided.done:

@@ -337,7 +337,11 @@ def _take_over(  # noqa: PLR0917
     newest = log.newest_claim()
     if newest is None or newest.checkpoint != str(new):
         owner = f"{moving.whoami()} (checkpoint move)"
-        claim = Claim(query_id, f"move-{uuid.uuid4()}", str(new), owner, **asdict(place.here(new)))
+        # The next start compares its sinks with those of the run before the move.
+        kinds = {} if newest is None else newest.kinds
+        run_id = f"move-{uuid.uuid4()}"
+        here = asdict(place.here(new))
+        claim = Claim(query_id, run_id, str(new), owner, **here, kinds=kinds)
         claimed = log.claim(claim).generation
         if claimed != generation + 1:
             raise FencedError(

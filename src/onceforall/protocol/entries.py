@@ -47,8 +47,9 @@ class Claim:
         owner: who runs this, for people.
         host: the name of the machine.
         boot_id: of this machine, since it was last started.
-        storage: what is known of the file system of the checkpoint, by key. These three are empty
-            in entries of earlier releases.
+        storage: what is known of the file system of the checkpoint, by key.
+        kinds: the run's sinks: by name, of which kind each is. These four are empty in entries of
+            earlier releases.
     """
 
     kind: ClassVar[str] = "CLAIM"
@@ -59,6 +60,7 @@ class Claim:
     host: str = ""
     boot_id: str = ""
     storage: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
@@ -69,7 +71,8 @@ class Claim:
             "owner": self.owner,
         }
         place = {"host": self.host, "boot_id": self.boot_id, "storage": dict(self.storage)}
-        return {**known, **{key: value for key, value in place.items() if value}}
+        later = {**place, "kinds": dict(self.kinds)}
+        return {**known, **{key: value for key, value in later.items() if value}}
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,7 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
             host=str(body.get("host", "")),
             boot_id=str(body.get("boot_id", "")),
             storage={str(key): str(value) for key, value in body.get("storage", {}).items()},
+            kinds={str(name): str(kind) for name, kind in body.get("kinds", {}).items()},
         )
     if kind == Commit.kind:
         return Commit(

@@ -282,6 +282,19 @@ SHARED = frozenset(
 they don't tell what it is."""
 
 
+def gone_sinks(config: RunConfig, previous: Claim | None) -> dict[str, str]:
+    """Return the sinks of the run before that this run doesn't have, by name, with their kinds:
+    nobody sweeps what that run may have left there undecided.
+
+    Args:
+        config: the run that has claimed.
+        previous: the claim before its own; None when there was none.
+    """
+    if previous is None or not config.kinds:
+        return {}
+    return {name: kind for name, kind in previous.kinds.items() if config.kinds.get(name) != kind}
+
+
 def _cloned(config: RunConfig, newest: Claim) -> str:
     """Tell in which way the storage is another one than the newest claim's, if the owner is another
     one too; empty: it isn't, or nobody knows.

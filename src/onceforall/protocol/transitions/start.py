@@ -51,6 +51,7 @@ def inspected(run: Run, at: Inspecting, event: LogInspected) -> Outcome:
         config.host,
         config.boot_id,
         dict(config.storage),
+        dict(config.kinds),
     )
     return replace(run, phase=Claiming(at.request)), (ClaimGeneration(claim),)
 
