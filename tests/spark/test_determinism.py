@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
@@ -50,8 +51,16 @@ SAME = {
         *[(F.col("number") + n).alias(f"c{n}") for n in range(60)]
     ),
     "counts, extremes and sums of whole numbers": lambda b: b.groupBy("key").agg(
-        F.count("*"), F.max("real"), F.sum("number")
+        F.count("*"), F.max("number"), F.min("key"), F.sum("number")
     ),
+    "extremes of what is made of texts and whole numbers": lambda b: b.groupBy("key").agg(
+        F.max(F.struct(F.upper("key"), F.col("number") + 1)), F.min(F.length("key"))
+    ),
+    "distinct reals, of which Spark makes one form": lambda b: b.select("real").distinct(),
+    "times of texts in a column and in a literal": lambda b: b.select(
+        F.expr("try_cast(key || '' as timestamp)"), F.expr("cast('2026-01-01' as date)")
+    ),
+    "a collation in rows that stay as they are": lambda b: b.where("key collate UTF8_LCASE = 'A'"),
     "a sum of an expression": lambda b: b.groupBy("key").agg(F.sum(F.col("number") * 2 + 1) + 1),
     "an average of decimals": lambda b: b.groupBy("key").agg(
         F.avg(F.col("number").cast("decimal(10,2)"))
@@ -136,6 +145,52 @@ OTHER = {
             "corr": "corr(number, real)",
         }.items()
     },
+    **{
+        f"{title} with a collation": (
+            lambda b, make=make: make(b.withColumn("key", F.expr("key collate UTF8_LCASE"))),
+            "equal by their collation",
+        )
+        for title, make in {
+            "distinct texts": lambda b: b.distinct(),
+            "no duplicates of texts": lambda b: b.dropDuplicates(),
+            "no duplicates by texts": lambda b: b.select("key").dropDuplicates(["key"]),
+            "groups of texts": lambda b: b.groupBy("key").count(),
+            "groups of texts in arrays": lambda b: b.groupBy(F.array("key")).count(),
+            "groups of texts in structs": lambda b: b.select(F.struct("key")).distinct(),
+            "the greatest text": lambda b: b.agg(F.max("key")),
+            "a join by texts": lambda b: b.alias("l").join(b.alias("r"), "key"),
+        }.items()
+    },
+    **{
+        f"an extreme: {title}": (
+            lambda b, call=call: b.groupBy("key").agg(F.expr(call)),
+            "0.0 and -0.0",
+        )
+        for title, call in {
+            "the greatest real": "max(real)",
+            "the least real": "min(real)",
+            "the least of small reals": "min(cast(real as float))",
+            "the greatest struct with a real": "max(struct(number, real))",
+            "the greatest of who knows what": "max(sqrt(number))",
+        }.items()
+    },
+    "a function of Scala": (
+        lambda b: b.select(array_to_vector(F.array("real"))),
+        "nobody knows what the function",
+    ),
+    **{
+        f"a time that {text} is": (
+            lambda b, text=text: b.select(F.expr(text)),
+            "another time in a replay",
+        )
+        for text in (
+            "cast('today Europe/Paris' as timestamp)",
+            "cast('tomorrow+01:00' as date)",
+            "cast(concat('n', 'ow') as timestamp)",
+            "to_date(lower('NOW'))",
+            "try_cast(cast(encode('today', 'utf-8') as string) as timestamp_ntz)",
+        )
+    },
     "a limit": (lambda b: b.limit(3), "Limit"),
     "a sample": (lambda b: b.sample(0.5, seed=1), "Sample"),
     "a rank": (
@@ -179,6 +234,21 @@ def test_a_table_that_may_change_is_found_also_in_a_subquery(spark, batch, table
     batch.createOrReplaceTempView("batch_of_test")
     frame = spark.sql("select key from " + query.format(b="batch_of_test", t=f"parquet.`{table}`"))
     assert "a table is read" in of_frames().why_not(batch, [frame])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select distinct key from (select key collate UTF8_LCASE as key from {b})",
+        "select key collate UTF8_LCASE from {b} union select key collate UTF8_LCASE from {b}",
+        "select 1 from {b} where number in (select count(1) from {b} group by key collate UNICODE_CI)",
+    ],
+)
+def test_equality_by_a_collation_is_found_also_in_a_subquery(spark, batch, query):
+    batch.createOrReplaceTempView("batch_of_test")
+    found = of_frames().why_not(batch, [spark.sql(query.format(b="batch_of_test"))])
+    assert found is not None
+    assert "equal by their collation" in found
 
 
 def test_all_frames_of_a_batch_count(batch):
@@ -339,7 +409,11 @@ def stream(spark, tmp_path):
 SAME_STREAMS = {
     "rows as they are": (lambda s: s, "append"),
     "the time of the batch": (
-        lambda s: s.withColumn("t", F.current_timestamp()).where(F.now() > "2020-01-01"),
+        lambda s: (
+            s.withColumn("t", F.current_timestamp())
+            .withColumn("tomorrow", F.expr("cast(date_add(current_date(), 1) as timestamp)"))
+            .where(F.now() > "2020-01-01")
+        ),
         "append",
     ),
     "counts": (lambda s: s.groupBy("key").agg(F.count("*"), F.sum("number")), "update"),
@@ -347,7 +421,7 @@ SAME_STREAMS = {
         lambda s: (
             s.withWatermark("at", "1 hour")
             .groupBy(F.window("at", "1 hour"), "key")
-            .agg(F.max("real"))
+            .agg(F.max("number"))
         ),
         "update",
     ),

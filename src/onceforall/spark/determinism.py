@@ -99,15 +99,37 @@ _EXACT = frozenset(
         "Count",
         "CountIf",
         "HyperLogLogPlusPlus",
-        "Max",
-        "Min",
     }
 )
 """Aggregate functions whose result doesn't depend on the order of rows, whatever their type."""
 
-_TIMES_AS_TEXTS = frozenset({"now", "today", "yesterday", "tomorrow"})
-"""What Spark takes for a time where a text is cast to a date or a timestamp; as other texts they
-are kept for nothing, which does no harm."""
+_EXTREMES = frozenset({"Max", "Min"})
+"""Their result depends on the order of rows where two values are equal and differ all the same:
+0.0 and -0.0, and texts with a collation."""
+
+_BY_EQUALITY = frozenset(
+    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join"}
+)
+"""Nodes that put together what is equal. Of floating-point numbers Spark makes one form first."""
+
+_COLLATED = re.compile(r'\bcollate \w|__COLLATIONS|\.Collate"|\.ResolvedCollation"')
+"""How a plan's JSON shows that texts have a collation, in which different ones may be equal."""
+
+_TIMES_AS_TEXTS = re.compile(r"[\x00-\x20]*(now|today|yesterday|tomorrow)(?![a-z])", re.IGNORECASE)
+"""How a text begins that Spark takes for a time, in some zone, where it is cast to a date or a
+timestamp; as other texts they are kept for nothing, which does no harm."""
+
+_OF_USERS = frozenset(
+    {
+        "ApplyFunctionExpression",
+        "HiveGenericUDF",
+        "HiveGenericUDTF",
+        "HiveSimpleUDF",
+        "ScalaUDF",
+    }
+)
+"""Functions in Java and Scala that aren't Spark's own; it calls them deterministic unless their
+authors say otherwise."""
 
 _SUMS = frozenset({"Average", "Sum", "TryAverage", "TrySum"})
 _SIMPLE = frozenset(
@@ -134,6 +156,27 @@ _SIMPLE = frozenset(
     }
 )
 """Expressions that give no type that neither they nor their arguments name."""
+
+_EQUALLY_SIMPLE = _SIMPLE | {
+    "Concat",
+    "CreateArray",
+    "CreateNamedStruct",
+    "DateAdd",
+    "DateSub",
+    "GetArrayItem",
+    "GetStructField",
+    "Greatest",
+    "Least",
+    "Length",
+    "Lower",
+    "StringTrim",
+    "Substring",
+    "TimeAdd",
+    "TruncDate",
+    "TruncTimestamp",
+    "Upper",
+}
+"""Those, and others that give no number of floating point that isn't named."""
 
 _TIMES_OF_A_BATCH = frozenset({"CurrentDate", "CurrentTimestamp", "LocalTimestamp", "Now"})
 """In the query's plan they are the time in the batch's entry of Spark's offset log, which a
@@ -323,10 +366,16 @@ def _reason(nodes: list[Mapping[str, Any]], *, of_stream: bool) -> str | None:
         nodes: what ``toJSON`` gave: the plan's nodes, each in front of its children.
         of_stream: it is the query's plan.
     """
+    collated = _COLLATED.search(json.dumps(nodes)) is not None
     for position, node in enumerate(nodes):
         found = _of_node(node, nodes[position + 1 :], of_stream=of_stream)
         if found is not None:
             return found
+        # Whatever is collated in the plan: which columns a Distinct has isn't to be seen in it.
+        if collated and _makes_one_of_equals(node):
+            return f"of texts that are equal by their collation any one may stay, and {_ORDERED}"
+        if any(_is_time_of_a_made_text(tree) for tree in _all_trees(node)):
+            return "a text that is computed first may be cast to another time in a replay"
         for each in _inside(node):
             if ".plans.logical." in each["class"] or ".sql.execution." in each["class"]:
                 # Of a subquery; its children are next to it, and looked at in turn.
@@ -369,6 +418,24 @@ def _of_node(  # noqa: PLR0911
     return f"a {name} isn't known to give the same rows again"
 
 
+def _makes_one_of_equals(node: Mapping[str, Any]) -> bool:
+    """Return whether it or a subquery in it puts together what is equal."""
+    return any(_name(each) in _BY_EQUALITY for each in (node, *_inside(node)))
+
+
+def _is_time_of_a_made_text(tree: list[Mapping[str, Any]]) -> bool:
+    """Return whether a part of a tree casts what may be a text without columns, and is no literal,
+    to a time: Spark computes it before it looks for words such as ``now``.
+    """
+    for position, each in enumerate(tree):
+        if _name(each) == "Cast" and str(each.get("dataType")).startswith(("date", "timestamp")):
+            below = [_name(part) for part in _arguments(tree, position)]
+            # What comes of a column isn't searched for words; the current time is looked at apart.
+            if len(below) > 1 and not {"AttributeReference", *_TIMES} & {*below}:
+                return True
+    return False
+
+
 def _of_aggregate(node: Mapping[str, Any]) -> str | None:
     # Trees are listed with each expression in front of its arguments.
     for tree in _trees(node.get("aggregateExpressions")):
@@ -379,16 +446,20 @@ def _of_aggregate(node: Mapping[str, Any]) -> str | None:
             name = _name(function)
             if name in _EXACT:
                 continue
-            if name not in _SUMS:
+            if name not in _SUMS | _EXTREMES:
                 return f"the result of {name} may depend on the order of rows"
             arguments = list(_arguments(tree, position + 1))
             # A column or a cast says what comes of it; of anything else, its parts do.
             parts = arguments[:1] if "dataType" in arguments[0] else arguments
             types = {str(part["dataType"]) for part in parts if "dataType" in part}
-            exact = all(_name(part) in _SIMPLE for part in parts) and not types & {
-                "double",
-                "float",
-            }
+            known = _EQUALLY_SIMPLE if name in _EXTREMES else _SIMPLE
+            exact = all(_name(part) in known for part in parts) and not any(
+                floating in kind for kind in types for floating in ("double", "float")
+            )
+            if name in _EXTREMES:
+                if not exact:
+                    return f"0.0 and -0.0 are equal, either may be the {name}, and {_ORDERED}"
+                continue
             if not exact or (
                 name in {"Average", "TryAverage"}
                 and not all(kind.startswith("decimal") for kind in types)
@@ -411,9 +482,11 @@ def _of_expression(each: Mapping[str, Any], *, of_stream: bool) -> str | None:
     name = _name(each)
     if "Python" in name:
         return f"nobody knows what the Python function {each.get('name', name)} does"
+    if name in _OF_USERS:
+        return f"nobody knows what the function {each.get('udfName', name)} does"
     if name == "AesEncrypt":
         return "aes_encrypt() draws a random vector"
-    if name == "Literal" and str(each.get("value")).strip().lower() in _TIMES_AS_TEXTS:
+    if name == "Literal" and _TIMES_AS_TEXTS.match(str(each.get("value"))):
         return (
             f"the text {each.get('value')!r} is another time in a replay, where it is cast to one"
         )
@@ -456,6 +529,18 @@ def _trees(value: Any) -> Iterator[list[Mapping[str, Any]]]:
         else:
             for each in value:
                 yield from _trees(each)
+
+
+def _all_trees(value: Any) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the expressions of a node, those within others too, each as the list of its parts."""
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _all_trees(each)
+    elif isinstance(value, list):
+        if value and isinstance(value[0], Mapping) and "class" in value[0]:
+            yield value
+        for each in value:
+            yield from _all_trees(each)
 
 
 def _arguments(tree: list[Mapping[str, Any]], position: int) -> Iterator[Mapping[str, Any]]:
