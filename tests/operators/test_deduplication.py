@@ -227,6 +227,50 @@ class TestInSpark:
         runs.whole(self.writer(frame, tmp_path, ("unique", None)))
         assert self.read(spark, tmp_path, "unique") == [1, 2, 4, 7]
 
+    @pytest.mark.long
+    def test_rows_of_1970_and_before_are_judged_and_a_horizon_has_whole_milliseconds(
+        self, folder, rocksdb, spark, runs, tmp_path
+    ):
+        events = folder("early", SCHEMA)
+        for number, times in enumerate((("1969-12-31T23:59:59Z",), ("1970-01-01T00:00:00Z",))):
+            events.add(*({"id": f"e{number}", "at": time, "n": number} for time in times))
+        events.add({"id": "e0", "at": "1969-12-31T23:59:58Z", "n": 2})
+        events.add({"id": "a", "at": "2026-01-01T00:00:10.010000Z", "n": 3})
+        # Behind by 1.1 ms, which is less than 1.9 ms.
+        events.add({"id": "b", "at": "2026-01-01T00:00:10.008900Z", "n": 4})
+        events.add({"id": "c", "at": "1970-01-01T00:00:01Z", "n": 5})
+        judged = deduplicate(events.stream(), "id", "at", "1900 microseconds", late="keep")
+        runs.whole(
+            self.writer(judged, tmp_path, ("unique", unique_rows), ("late", late_duplicates))
+        )
+        assert self.read(spark, tmp_path, "unique") == [0, 1, 3, 4]
+        assert self.read(spark, tmp_path, "late") == [5]
+
+    def test_another_id_is_refused_at_a_restart(self, folder, rocksdb, spark, tmp_path):
+        from pyspark.errors import StreamingQueryException
+
+        events = folder("orders", "order_id string, line string, at timestamp")
+
+        def run(name):
+            judged = deduplicate(events.stream(), name, "at", "60 seconds", late="keep")
+            query = (
+                judged.writeStream.format("noop")
+                .option("checkpointLocation", str(tmp_path / "cp"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                assert query.awaitTermination(120)
+            finally:
+                query.stop()
+
+        events.add({"order_id": "7", "line": "1", "at": text(1)})
+        run("order_id")
+        events.add({"order_id": "8", "line": "7", "at": text(2)})
+        with pytest.raises(StreamingQueryException, match="CheckpointMismatchError: .* another id"):
+            run("line")
+        run("order_id")
+
     def test_what_cannot_be_is_refused_before_anything_starts(self, events, spark):
         frame = events.stream()
         for arguments, error, words in [

@@ -7,7 +7,9 @@ from collections import defaultdict
 
 import pytest
 
+from onceforall.errors import CheckpointMismatchError
 from onceforall.operators.attribution import AttributionRules
+from onceforall.operators.deduplication import DeduplicationRules
 from onceforall.operators.matching import Order
 from operators.attribution_reference import Stream, reference
 
@@ -134,6 +136,41 @@ def test_timers_and_state_of_a_processor_give_what_the_reference_gives_and_nothi
             decided += len(found)
         assert processor.left() == ([], []), f"seed {seed}"
     assert decided > 100
+
+
+def test_times_before_1970_wait_for_the_first_watermark_which_is_none_at_0():
+    processor = InRows(AttributionRules(60_000_000))
+    click = (json.dumps({"t": -9_000_000}), "click")
+    orders = [(json.dumps({"t": time, "o": True}), f"order {time}") for time in (-5_000_000, 0)]
+    assert processor.batch(0, {"{}": [click, *orders]}) == []
+    assert processor.batch(0, {"{}": []}) == []
+    assert processor.most_timers() == 1
+    assert processor.batch(1, {}) == [
+        ("attributed", "order -5000000", "click"),
+        ("attributed", "order 0", "click"),
+    ]
+    assert processor.batch(2, {"{}": orders[:1]}) == [("late", "order -5000000", None)]
+    assert processor.batch(60_000, {}) == []
+    assert processor.left() == ([], [])
+
+
+def test_state_of_other_columns_is_refused_also_by_a_timer_and_that_of_earlier_releases_is_taken():
+    events = [(json.dumps({"t": 7, "o": True}), "order"), (json.dumps({"t": 6}), "click")]
+    for with_signature in (AttributionRules, DeduplicationRules):
+        state = with_signature(60, 1).take(None, events, 5).state
+        for other in (with_signature(90, 1), with_signature(60)):
+            assert other.take(state, events, 5).out == with_signature(60).take(state, events, 5).out
+            assert other.due(state, 500).state is None
+        with pytest.raises(CheckpointMismatchError, match="checkpoint is that of another"):
+            with_signature(60, 2).take(state, events, 5)
+        with pytest.raises(CheckpointMismatchError, match="checkpoint is that of another"):
+            with_signature(60, 2).due(state, 500)
+        earlier = with_signature(60).take(None, events, 5).state
+        assert (
+            with_signature(60, 2).take(earlier, events, 5).out
+            == with_signature(60).take(earlier, events, 5).out
+        )
+        assert with_signature(60, 2).due(earlier, 500) == with_signature(60).due(earlier, 500)
 
 
 def test_an_order_of_nobody_or_of_no_time_is_told_at_once_and_leaves_nothing():

@@ -3,6 +3,7 @@ crashed, replayed, shuffled."""
 
 import json
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -319,6 +320,35 @@ def test_limits_of_a_session_may_change_and_its_aggregates_may_not():
             match=r"in processing time the first rule of time can't come.* new\s+checkpoint",
         ):
             key.batch([event_of((98_000, None, 2, 1))], 99_000)
+
+
+def test_state_of_a_column_of_another_type_is_refused_also_by_a_timer_and_that_without_types_is_taken():
+    def of_types(key, order, value):
+        values = [replace(column.value, family=value) for column in COLUMNS]
+        return Spec(
+            SequentialRules(gap_us=1_000),
+            tuple(replace(c, value=v) for c, v in zip(COLUMNS, values, strict=True)),
+            (replace(INT, family=order),),
+            event_time=True,
+            key=(key,),
+        )
+
+    ours = of_types("string", "whole", "date")
+    key = run(ours, [(0, [(5_000, None, 1, 1)]), (5_500, [])])
+    for other in [
+        of_types("whole", "whole", "date"),
+        of_types("string", "timestamp", "date"),
+        of_types("string", "whole", "timestamp"),
+    ]:
+        key.spec = other
+        for events in ([event_of((98_000, None, 2, 1))], []):
+            with pytest.raises(CheckpointMismatchError, match="type of a key, order or aggregated"):
+                key.batch(events, 99_000)
+    head, *lists = key.state
+    before = {name: value for name, value in json.loads(head).items() if name != "types"}
+    key.state = (json.dumps(before), *lists)  # as earlier releases wrote it
+    key.accept(*key.batch([], 99_000))
+    assert len(key.results) == 1
 
 
 def test_an_event_that_is_behind_the_latest_one_by_the_whole_delay_is_late_and_one_that_is_less_behind_is_not():

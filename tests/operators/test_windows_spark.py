@@ -319,6 +319,54 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
         assert len(seen) == 6
 
 
+def test_state_of_a_column_of_another_type_is_refused_and_whole_numbers_may_become_wider(
+    session, tmp_path
+):
+    from pyspark.errors import StreamingQueryException
+
+    files = Files(session, tmp_path / "source", "user string, on date, seq int")
+
+    def run(on, seq):
+        files.schema = f"user string, on {on}, seq {seq}"
+        least = {"least": ops.Min("on"), "most": ops.Max("seq")}
+        frame = ops.count_window(files.stream(), key="user", size=2, aggregates=least)
+        batches, _ = collected(frame, tmp_path / "checkpoint")
+        return [(str(row.least), row.most) for rows in batches.values() for row in rows]
+
+    files.add([{"user": "a", "on": "2026-01-02", "seq": 1}])
+    assert run("date", "int") == []
+    files.add([{"user": "a", "on": "2026-01-03", "seq": 2**40}])
+    with pytest.raises(StreamingQueryException, match="CheckpointMismatchError: .* another type"):
+        run("timestamp", "bigint")
+    assert run("date", "bigint") == [("2026-01-02", 2**40)]
+
+
+def test_only_types_whose_values_are_the_same_in_the_state_have_one_family():
+    from pyspark.sql.types import _parse_datatype_string as parsed
+
+    def families(*kinds):
+        return [_columns.carried(parsed(kind), "x").value for kind in kinds]
+
+    assert len(set(families("tinyint", "smallint", "int", "bigint"))) == 1
+    assert len(set(families("float", "double"))) == 1
+    assert len(set(families("decimal(10,2)", "decimal(20,2)"))) == 1
+    assert (
+        len(set(families("struct<a:int,b:array<float>>", "struct<a:bigint,b:array<double>>"))) == 1
+    )
+    kinds = [
+        *("bigint", "date", "timestamp", "timestamp_ntz", "boolean", "string", "binary", "double"),
+        *("string collate UTF8_LCASE", "decimal(10,2)", "decimal(10,3)", "map<string,int>"),
+        *(
+            "array<string>",
+            "array<binary>",
+            "struct<a:date>",
+            "struct<b:date>",
+            "struct<a:timestamp>",
+        ),
+    ]
+    assert len(set(families(*kinds))) == len(kinds)
+
+
 @pytest.mark.long
 def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_nor_the_last_one_go(
     files, tmp_path
@@ -454,6 +502,28 @@ def test_a_tumbling_window_of_event_time_has_its_bounds_and_its_early_results(fi
     assert seen[1].window_start.timestamp() * 1000 == start
 
 
+@pytest.mark.long  # test_keyed.py does it without Spark
+def test_events_before_1970_are_late_only_when_a_watermark_has_passed_them(session, tmp_path):
+    files = Files(session, tmp_path / "source", "user string, at timestamp")
+    for seconds in ((-30, 0), (-20, 1), (200,), (-10,)):
+        files.add(
+            {"user": "a", "at": (EPOCH + dt.timedelta(seconds=second)).isoformat()}
+            for second in seconds
+        )
+    frame = ops.tumbling_window(
+        files.stream().withWatermark("at", "1 minute"),
+        key="user",
+        time="at",
+        size="1 minute",
+        aggregates={},
+    )
+    batches, _ = collected(frame, tmp_path / "checkpoint")
+    seen = [row for rows in batches.values() for row in rows]
+    windows = [(row.window_start.timestamp(), row.events) for row in seen if row.kind == "window"]
+    assert sorted(windows) == [(-60.0, 2), (0.0, 2)]
+    assert [row.late.at.timestamp() for row in seen if row.kind == "late"] == [-10.0]
+
+
 def test_every_type_comes_back_as_it_went_in(session):
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -527,6 +597,33 @@ def test_a_column_that_spark_would_keep_for_texts_it_cannot_read_comes_back_as_i
         frame.select(_columns.from_json(F.col("text"), schema).alias("r")).select("r.*").collect()
     )
     assert tuple(back) == rows[0]
+
+
+def test_a_text_that_is_longer_than_sparks_reader_takes_by_itself_comes_back_as_it_went_in(session):
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    long = session.range(1).select(F.expr("repeat('x', 20000001)").alias("text"))
+    text = long.select(_columns.to_json(F.struct("text")).alias("json"))
+    schema = T.StructType([T.StructField("text", T.StringType())])
+    back = text.select(_columns.from_json(F.col("json"), schema).getField("text").alias("text"))
+    assert back.select(F.length("text"), F.md5("text")).first() == tuple(
+        long.select(F.length("text"), F.md5("text")).first()
+    )
+
+
+def test_a_struct_with_two_fields_of_one_name_is_refused_wherever_it_is():
+    from pyspark.sql import types as T
+
+    two = T.StructType([T.StructField("a", T.IntegerType()), T.StructField("a", T.DateType())])
+    for kind in (
+        two,
+        T.ArrayType(two),
+        T.MapType(T.StringType(), two),
+        T.StructType([T.StructField("both", two)]),
+    ):
+        with pytest.raises(SchemaError, match="'x'.*two fields named 'a'"):
+            _columns.check_carried(kind, "The column 'x'")
 
 
 BYTES = [

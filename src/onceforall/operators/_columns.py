@@ -9,7 +9,7 @@ time zone is, which may differ after a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
@@ -24,6 +24,15 @@ _OPTIONS: Mapping[str, str] = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "dateFormat": "yyyy-MM-dd",
+}
+
+_LONGEST = 2**31 - 1
+
+_READING: Mapping[str, str] = {
+    **_OPTIONS,
+    "mode": "FAILFAST",
+    # By default Spark's reader refuses texts of more than 20 million characters, and more.
+    **{name: str(_LONGEST) for name in ("maxStringLen", "maxNestingDepth", "maxNumLen")},
 }
 
 
@@ -63,9 +72,7 @@ def from_json(column: Column, schema: StructType) -> Column:
     corrupt = "_corrupt_record"
     while corrupt in schema.names:
         corrupt += "_"
-    return F.from_json(
-        column, schema, {**_OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": corrupt}
-    )
+    return F.from_json(column, schema, {**_READING, "columnNameOfCorruptRecord": corrupt})
 
 
 def key_text(frame: DataFrame, names: Sequence[str]) -> Column:
@@ -111,6 +118,36 @@ def key_column(key: Column, schema: StructType, number: int) -> Column:
     if f"x{number}" not in schema.names:
         return part
     return F.coalesce(part, F.unhex(key.getField(f"x{number}")).cast("string"))
+
+
+def family(kind: DataType) -> str:
+    """Return what types have in common between which a column may change while there is state:
+    widths of whole numbers, floating-point numbers, and decimals of one scale. Other types are
+    alone, and structs are by their fields.
+    """
+    from pyspark.sql import types as T  # noqa: N812
+
+    for name, kinds in (
+        ("whole", T.ByteType | T.ShortType | T.IntegerType | T.LongType),
+        ("floating", T.FloatType | T.DoubleType),
+    ):
+        if isinstance(kind, kinds):
+            return name
+    if isinstance(kind, T.DecimalType):
+        return f"decimal of {kind.scale}"
+    if isinstance(kind, T.ArrayType):
+        return f"array<{family(kind.elementType)}>"
+    if isinstance(kind, T.MapType):
+        return f"map<{family(kind.keyType)},{family(kind.valueType)}>"
+    if isinstance(kind, T.StructType):
+        fields = [f"{field.name!r}:{family(field.dataType)}" for field in kind.fields]
+        return f"struct<{','.join(fields)}>"
+    return kind.simpleString()
+
+
+def families(frame: DataFrame, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the families of these columns' types."""
+    return tuple(family(frame.schema[name].dataType) for name in names)
 
 
 def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:
@@ -164,7 +201,7 @@ def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:
         (isinstance(kind, T.BinaryType), Travel(Value("str"), text, F.hex, F.unhex)),
         (kind == text, Travel(Value("str"), text, _as_it_is, _as_it_is)),
     ]
-    return next((travel for fits, travel in ways if fits), None)
+    return next((_of_family(travel, kind) for fits, travel in ways if fits), None)
 
 
 def carried(kind: DataType, what: str) -> Travel:
@@ -182,7 +219,7 @@ def carried(kind: DataType, what: str) -> Travel:
     check_carried(kind, what)
     schema = T.StructType([T.StructField("x", kind)])
     return Travel(
-        Value("json"),
+        Value("json", family=family(kind)),
         T.StringType(),
         lambda c: to_json(F.struct(c.alias("x"))),
         lambda c: from_json(c, schema).getField("x"),
@@ -194,7 +231,7 @@ def check_carried(kind: DataType, what: str) -> None:
 
     Raises:
         SchemaError: the type, or one in it, is a variant, an interval, a map with other keys than
-            strings, or unknown.
+            strings, a struct with two fields of one name, or unknown.
     """
     from pyspark.sql import types as T  # noqa: N812
 
@@ -207,6 +244,14 @@ def check_carried(kind: DataType, what: str) -> None:
     if isinstance(kind, T.ArrayType):
         check_carried(kind.elementType, what)
     elif isinstance(kind, T.StructType):
+        # In JSON the last one would stand for all. Names in another case are other ones there.
+        twice = sorted({name for name in kind.names if kind.names.count(name) > 1})
+        if twice:
+            raise SchemaError(
+                f"{what} has two fields named {twice[0]!r}, of which an operator's state would "
+                "keep one. Rename one of them, or leave the column out with select(), before the "
+                "operator."
+            )
         for field in kind.fields:
             check_carried(field.dataType, f"{what}.{field.name}")
     elif isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
@@ -217,6 +262,10 @@ def check_carried(kind: DataType, what: str) -> None:
             "back as it was. Cast it, or leave it out "
             "with select(), before the operator."
         )
+
+
+def _of_family(travel: Travel, kind: DataType) -> Travel:
+    return replace(travel, value=replace(travel.value, family=family(kind)))
 
 
 def _as_it_is(column: Column) -> Column:

@@ -20,13 +20,14 @@ in which rows come out of a shuffle, which a replay may change.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onceforall.errors import CheckpointMismatchError
+from onceforall.operators import _clocks as clocks
 from onceforall.operators import _folding as folding
+from onceforall.operators import _signatures as signatures
 from onceforall.operators._events import Event, Log, Value, in_order, read_event, to_text
 from onceforall.operators._sequential import Result, SequentialRules, SequentialWindows
 from onceforall.operators._sliding import SlidingRules, SlidingWindows
@@ -44,6 +45,7 @@ class Spec:
         order: how the user's order columns travel.
         event_time: whether time is that of the events, or of the batches.
         inputs: the names of the columns that all this is made of.
+        key: the families of the key columns' types.
     """
 
     rules: SequentialRules | SlidingRules
@@ -51,16 +53,27 @@ class Spec:
     order: tuple[Value, ...]
     event_time: bool
     inputs: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
 
     @property
     def signature(self) -> int:
         """A number that differs where state written by the one can't be read by the other."""
         shapes = [(column.fold, column.value.kind, column.value.scale) for column in self.columns]
         orders = [(value.kind, value.scale) for value in self.order]
-        return zlib.crc32(
-            repr(
-                (_VERSION, self.rules.shape, shapes, orders, self.event_time, self.inputs)
-            ).encode()
+        return signatures.signature(
+            _VERSION, self.rules.shape, shapes, orders, self.event_time, self.inputs
+        )
+
+    @property
+    def types(self) -> int:
+        """A number that differs where the columns have types of other families.
+
+        It is apart from ``signature``, for the state of earlier releases has only that.
+        """
+        return signatures.signature(
+            self.key,
+            [value.family for value in self.order],
+            [column.value.family for column in self.columns],
         )
 
 
@@ -115,7 +128,7 @@ def take(  # noqa: PLR0917
     timer_ms = _timer_ms(next_us, machine.deadline_us())
     new: dict[str, Any] | None = None
     if stored is not None or next_us is not None:
-        new = {"spec": spec.signature}
+        new = {"spec": spec.signature, "types": spec.types}
         if stored is not None:
             new["windows"] = stored
         if next_us is not None:
@@ -169,7 +182,7 @@ def _values(spec: Spec) -> list[Value]:
 def _timer_ms(*times_us: int | None) -> int | None:
     """Return the first millisecond that is not before the earliest of these times."""
     earliest = min((time for time in times_us if time is not None), default=None)
-    return None if earliest is None else -(-earliest // 1000)
+    return None if earliest is None else clocks.timer_ms(earliest)
 
 
 def _read(spec: Spec, head: str | None) -> dict[str, Any]:
@@ -185,4 +198,7 @@ def _read(spec: Spec, head: str | None) -> dict[str, Any]:
             "rule of time can't come and the last one can't go); anything else needs a new "
             "checkpoint."
         )
+    signatures.check(
+        kept.get("types"), spec.types, "a window", "type of a key, order or aggregated column"
+    )
     return kept

@@ -22,10 +22,17 @@ class Value:
     binaries, as hexadecimal digits) are what they are; ``double`` may be the text ``NaN`` or
     ``Infinity``; ``decimal`` is a text outside and a whole number of units of its last digit
     inside, so that sums are exact; ``json`` is the JSON text of any value, which is only carried.
+
+    Attributes:
+        kind: one of these.
+        scale: that of a decimal.
+        family: the types whose values are the same when they travel so (see ``_columns.family``):
+            a day and a microsecond are both an ``int``.
     """
 
     kind: str
     scale: int = 0
+    family: str = ""
 
     def load(self, raw: Any) -> Any:
         """Return the value of its JSON form."""

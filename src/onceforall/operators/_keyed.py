@@ -15,6 +15,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from onceforall.operators import _clocks as clocks
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -48,7 +50,7 @@ class Rules(Protocol):
         Args:
             state: what the key's last step gave.
             events: (event, whole row), as texts.
-            watermark_us: that of the batch, in microseconds.
+            watermark_us: that of the batch, in microseconds; before all times while there is none.
         """
         ...
 
@@ -101,8 +103,7 @@ class KeyedProcessor(StatefulProcessor):
     def _kept(
         self, timer_ms: int | None, state: str | None, step: Step, expired_ms: int | None
     ) -> Iterator[Any]:
-        # A timer has milliseconds: the first one that is not before the time.
-        wake_ms = None if step.wake_us is None else -(-step.wake_us // 1000)
+        wake_ms = None if step.wake_us is None else clocks.timer_ms(step.wake_us)
         pending_ms = None if timer_ms == expired_ms else timer_ms
         if pending_ms is not None and wake_ms is not None and pending_ms <= wake_ms:
             # One that comes too early asks again, which is cheaper than to move it with each row.
@@ -169,4 +170,4 @@ def plain_schema(frame: DataFrame) -> StructType:
 
 
 def _watermark_us(times: Any) -> int:
-    return int(times.getCurrentWatermarkInMs()) * 1000
+    return clocks.watermark_us(int(times.getCurrentWatermarkInMs()))

@@ -103,6 +103,7 @@ def windows(  # noqa: PLR0917
         tuple(value for value, _ in order),
         time is not None,
         inputs,
+        columns.families(frame, keys),
     )
     prepared = _prepared(frame, keys, time, [column for _, column in order], made)
     return _decoded(

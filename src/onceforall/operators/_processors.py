@@ -16,6 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StringType, StructField, StructType
 
+from onceforall.operators import _clocks as clocks
 from onceforall.operators import _core as core
 from onceforall.operators._events import Event, Log, read_event, to_text
 from onceforall.operators._sequential import Result
@@ -90,7 +91,7 @@ class WindowProcessor(StatefulProcessor):
 
     def _clock_us(self, events: list[Event], times: Any) -> int:
         if self._spec.event_time:
-            return int(times.getCurrentWatermarkInMs()) * 1000
+            return clocks.watermark_us(int(times.getCurrentWatermarkInMs()))
         if self._timed:
             return int(times.getCurrentProcessingTimeInMs()) * 1000
         return max(event.time_us or 0 for event in events)

@@ -32,6 +32,7 @@ from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns
+from onceforall.operators import _signatures as signatures
 from onceforall.operators import matching
 from onceforall.operators.triggers import Duration, micros
 
@@ -127,7 +128,15 @@ def attribute(
             _tie(clicks, tie),
         )
     )
-    texts = run(prepared, AttributionRules(window_us))
+    signature = signatures.signature(
+        users,
+        columns.families(orders, users),
+        order_time,
+        click_time,
+        tie,
+        None if tie is None else columns.families(clicks, [tie]),
+    )
+    texts = run(prepared, AttributionRules(window_us, signature))
     decided = texts.select(
         columns.from_json(F.col("row"), plain_schema(orders)).alias("o"),
         columns.from_json(F.col("other"), plain_schema(clicks)).alias(CLICK),
@@ -163,9 +172,11 @@ class AttributionRules:
 
     Attributes:
         window_us: how long before an order a click counts, in microseconds.
+        signature: that of the columns that decide; None: state of any others is taken.
     """
 
     window_us: int
+    signature: int | None = None
 
     def take(self, state: str | None, events: Iterable[tuple[str, str]], watermark_us: int) -> Step:
         """Take a batch's rows of one user; see ``_keyed.Rules``."""
@@ -180,13 +191,15 @@ class AttributionRules:
                 # Nobody's order, or one of no time: there is nothing to wait for.
                 out.append(("unmatched", row, None))
         new, late = matching.take(
-            matching.decoded(state), clicks, orders, watermark_us, self.window_us
+            matching.decoded(state, self.signature), clicks, orders, watermark_us, self.window_us
         )
         return self._step(new, [*sorted(out), *(("late", order.row, None) for order in late)])
 
     def due(self, state: str | None, watermark_us: int) -> Step:
         """Decide the orders that the watermark has reached; see ``_keyed.Rules``."""
-        new, decided = matching.decide(matching.decoded(state), watermark_us, self.window_us)
+        new, decided = matching.decide(
+            matching.decoded(state, self.signature), watermark_us, self.window_us
+        )
         out: list[Output] = [
             ("unmatched", order.row, None)
             if click is None
@@ -198,7 +211,9 @@ class AttributionRules:
     def _step(self, state: matching.State, out: Sequence[Output]) -> Step:
         from onceforall.operators._keyed import Step
 
-        return Step(matching.encoded(state), matching.wake(state, self.window_us), out)
+        return Step(
+            matching.encoded(state, self.signature), matching.wake(state, self.window_us), out
+        )
 
 
 def _check(

@@ -14,9 +14,9 @@ Two ways, by what becomes of a row that comes too late to be judged:
   per id.
 
 Both take a row for late whose time the watermark has reached: it is behind the newest one of the
-batches before by the horizon or more. They remember an id until the watermark is a horizon past its
-row. So two rows of one id are found out if their times are no further apart than the horizon, and
-the second one isn't late.
+batches before by the horizon or more. They remember an id until the end of the first batch whose
+watermark is a horizon past its row. So two rows of one id are found out if their times are no
+further apart than the horizon, and the second one isn't late.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns
+from onceforall.operators import _signatures as signatures
 from onceforall.operators.triggers import Duration, micros
 
 if TYPE_CHECKING:
@@ -55,12 +56,17 @@ def deduplicate(
     Args:
         frame: streaming, without a watermark: this operator sets it.
         id: the column, or columns, that say which record a row is; ``record_id`` makes one. Rows
-            with a null in it are one record.
+            with a null in it are one record. It stays the same while there is a checkpoint, and
+            so does `event_time`: with ``"keep"`` another one is refused when it meets an id that is
+            remembered, with ``"drop"`` the ids of the old columns count as those of the new ones.
         event_time: a TIMESTAMP column, never null: with ``late="keep"`` a row without a time is
             ``late`` or a duplicate, with ``"drop"`` its copies are found out within its batch only.
+            Spark drops rows at 1970-01-01T00:00:00Z and before with ``"drop"``, whatever the
+            horizon is.
         horizon: a row that is behind the newest one by less than this is not late, and copies are
             found out that lie no further apart; ``"1 hour"`` or a ``timedelta``. The state holds
-            the ids of about two horizons.
+            the ids of about two horizons. Spark's watermark has milliseconds, to which it is
+            rounded up.
         late: ``"drop"`` or ``"keep"``; see the module.
 
     Returns:
@@ -81,6 +87,8 @@ def deduplicate(
         "horizon",
         "Give how long an id is known, such as '1 hour' or a timedelta.",
     )
+    # Spark would cut it: then a row were late that is behind by less.
+    horizon_us = -(-horizon_us // 1000) * 1000
     arguments.check_frame(frame, "deduplicate", or_connect=late == "drop")
     if not isinstance(late, str) or late not in {"drop", "keep"}:
         raise OptionError(f"late={arguments.shown(late)} is neither 'drop' nor 'keep'.")
@@ -126,16 +134,18 @@ def late_duplicates(frame: DataFrame) -> DataFrame:
 @dataclass(frozen=True)
 class DeduplicationRules:
     """The rule for one id, behind the glue of ``_keyed``: events are ``{"t": time}``; the state is
-    the time of the row that stays.
+    the time of the row that stays and, behind a blank, the signature.
 
     The first batch that brings an id, not late, decides: the row with the smallest (time, content)
     stays.
 
     Attributes:
         horizon_us: how long, by the watermark, an id is remembered past its row, in microseconds.
+        signature: that of the columns by which a row is judged; None: state of any others is taken.
     """
 
     horizon_us: int
+    signature: int | None = None
 
     def take(self, state: str | None, events: Iterable[tuple[str, str]], watermark_us: int) -> Step:
         """Take a batch's rows of one id; see ``_keyed.Rules``. All of them must come in one
@@ -147,6 +157,7 @@ class DeduplicationRules:
         )
         others = sorted(row for time, row in timed if time is None or time <= watermark_us)
         if state is not None:
+            self._time_of(state)
             return self._step(
                 state, [("duplicate", row, None) for row in [*(row for _, row in in_time), *others]]
             )
@@ -155,18 +166,29 @@ class DeduplicationRules:
         (first_us, first), *more = in_time
         copies = [*(row for _, row in more), *others]
         return self._step(
-            str(first_us), [("unique", first, None), *(("duplicate", row, None) for row in copies)]
+            str(first_us) if self.signature is None else f"{first_us} {self.signature}",
+            [("unique", first, None), *(("duplicate", row, None) for row in copies)],
         )
 
     def due(self, state: str | None, watermark_us: int) -> Step:
         """Forget the id; see ``_keyed.Rules``."""
-        over = state is None or int(state) + self.horizon_us <= watermark_us
+        over = state is None or self._time_of(state) + self.horizon_us <= watermark_us
         return self._step(None if over else state, [])
 
     def _step(self, state: str | None, out: list[tuple[str, str, str | None]]) -> Step:
         from onceforall.operators._keyed import Step
 
-        return Step(state, None if state is None else int(state) + self.horizon_us, out)
+        return Step(state, None if state is None else self._time_of(state) + self.horizon_us, out)
+
+    def _time_of(self, state: str) -> int:
+        time_us, _, kept = state.partition(" ")
+        signatures.check(
+            int(kept) if kept else None,
+            self.signature,
+            "deduplicate",
+            "id or event_time, or of another type of one",
+        )
+        return int(time_us)
 
 
 def _judged(frame: DataFrame, ids: Sequence[str], event_time: str, horizon_us: int) -> DataFrame:
@@ -191,7 +213,10 @@ def _judged(frame: DataFrame, ids: Sequence[str], event_time: str, horizon_us: i
                 F.struct(*(F.col(columns.quoted(name)) for name in frame.columns))
             ).alias("row"),
         ),
-        DeduplicationRules(horizon_us),
+        DeduplicationRules(
+            horizon_us,
+            signatures.signature(list(ids), columns.families(frame, ids), event_time),
+        ),
     )
     parsed = texts.select(
         columns.from_json(F.col("row"), plain_schema(frame)).alias("r"),

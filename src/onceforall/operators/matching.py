@@ -37,6 +37,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from onceforall.operators import _signatures as signatures
+
 Tie: TypeAlias = "int | str | None"
 
 
@@ -133,18 +135,34 @@ def wake(state: State, window_us: int) -> int | None:
     return state.clicks[-1].time_us + window_us if state.clicks else None
 
 
-def encoded(state: State) -> str | None:
-    """Return the state as a text (JSON), None for an empty one."""
+def encoded(state: State, signature: int | None = None) -> str | None:
+    """Return the state as a text (JSON), None for an empty one.
+
+    Args:
+        state: to be remembered.
+        signature: a number that whoever reads the text must have, too.
+    """
     if not state.clicks and not state.orders:
         return None
-    return json.dumps([state.clicks, state.orders], ensure_ascii=False, separators=(",", ":"))
+    fields = [state.clicks, state.orders, *(() if signature is None else (signature,))]
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def decoded(text: str | None) -> State:
-    """Return the state that ``encoded`` made a text of."""
+def decoded(text: str | None, signature: int | None = None) -> State:
+    """Return the state that ``encoded`` made a text of.
+
+    Raises:
+        CheckpointMismatchError: it was made with another signature.
+    """
     if text is None:
         return NOTHING
-    clicks, orders = json.loads(text)
+    clicks, orders, *kept = json.loads(text)
+    signatures.check(
+        kept[0] if kept else None,
+        signature,
+        "attribute",
+        "user, order_time, click_time or tie, or of another type of one",
+    )
     return State(tuple(Click(*click) for click in clicks), tuple(Order(*order) for order in orders))
 
 
