@@ -341,6 +341,7 @@ def test_state_of_a_column_of_another_type_is_refused_and_whole_numbers_may_beco
     assert run("date", "bigint") == [("2026-01-02", 2**40)]
 
 
+@pytest.mark.usefixtures("session")  # in whose JVM types are parsed
 def test_only_types_whose_values_are_the_same_in_the_state_have_one_family():
     from pyspark.sql.types import _parse_datatype_string as parsed
 
