@@ -5,30 +5,217 @@ a plan, a pickle or a log.
 from __future__ import annotations
 
 import importlib
+import random
+import re
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
+from onceforall.common import arguments
 from onceforall.errors import MissingExtraError, OptionError
 
 _REQUEST_DEADLINE_S = 30
 _CONNECTIONS = 32
-AGAIN = {
-    "ProvisionedThroughputExceededException",
-    "LimitExceededException",
-    "KMSThrottlingException",
-    "InternalFailure",
-    "InternalFailureException",
-    "InternalServerError",
-    "ServiceUnavailable",
-    "ServiceUnavailableException",
-    "ThrottlingException",
-    "RequestTimeout",
-    "500",
-    "502",
-    "503",
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+
+_AGAIN = frozenset(
+    {
+        # Too many requests, by each of AWS's services in its own words.
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "KMSThrottlingException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionInProgressException",
+        # It came too slowly, or the service has failed.
+        "IDPCommunicationError",
+        "InternalFailure",
+        "InternalFailureException",
+        "InternalServerError",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+    }
+)
+# Bare, these are a gateway's or a load balancer's and not the service's, which has a code for each.
+_BARE_AGAIN = frozenset({404, 408, 425, 429})
+_CODE = re.compile(r"[\w.:-]{1,80}", re.ASCII)
+_ENDPOINT = re.compile(r"https?://[\w.:\[\]-]+(/[\w.~-]+)*/?")
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+_WRONG_KEYS = "Give the right credentials, and see that this machine's clock is right."
+_OLD_KEYS = "Renew the credentials, and see that this machine's clock is right."
+_REMEDIES = {
+    **dict.fromkeys(
+        (
+            "IncompleteSignature",
+            "IncompleteSignatureException",
+            "InvalidAccessKeyId",
+            "InvalidClientTokenId",
+            "InvalidSignatureException",
+            "MissingAuthenticationToken",
+            "MissingAuthenticationTokenException",
+            "SignatureDoesNotMatch",
+            "UnrecognizedClientException",
+        ),
+        _WRONG_KEYS,
+    ),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
+        _OLD_KEYS,
+    ),
+    "NoCredentialsError": "Give credentials to each Python of the query.",
+    "NoRegionError": "Give a region.",
+    "PartialCredentialsError": "Give the whole of the credentials, key and secret.",
+    "ProfileNotFound": "Name a profile that the AWS configuration files of this machine have.",
+    "SSLError": "Check the server's certificate, and the authorities that this machine knows.",
+    "ProxyConnectionError": "Check the proxy.",
 }
-"""The codes of errors after which the same request may succeed."""
+
+
+def request_errors() -> tuple[type[Exception], ...]:
+    """Return what boto3 raises for a request: what the service says, and all that keeps it from
+    being asked.
+
+    Raises:
+        MissingExtraError: boto3 isn't installed.
+    """
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise MissingExtraError("boto3", "kinesis") from error
+    return (BotoCoreError, ClientError)
+
+
+def is_said(error: BaseException) -> bool:
+    """Tell whether it is the service that has answered with an error."""
+    from botocore.exceptions import ClientError
+
+    return isinstance(error, ClientError)
+
+
+def code_of(error: BaseException) -> str:
+    """Return the service's code for an error; empty where it has none."""
+    return _code(error) if is_said(error) else ""
+
+
+def may_succeed(error: BaseException) -> bool:
+    """Tell whether the same request may succeed later: the service was busy, was away, or nobody
+    can be connected to; or credentials couldn't be fetched. There is no other judge of that.
+
+    Args:
+        error: what boto3 raised for a request.
+    """
+    from botocore.exceptions import (
+        ConnectionError,  # noqa: A004  botocore's
+        CredentialRetrievalError,
+        HTTPClientError,
+        IncompleteReadError,
+        MetadataRetrievalError,
+    )
+
+    if is_said(error):
+        code, status = _code(error), _status(error)
+        if code in _AGAIN or status >= 500 or status == 429:
+            return True
+        # Kinesis says ResourceNotFoundException where something isn't there.
+        return status in _BARE_AGAIN and code == str(status)
+    return isinstance(
+        error,
+        # Two families: who can't be connected to isn't a client error of HTTP.
+        ConnectionError
+        | HTTPClientError
+        | IncompleteReadError
+        | CredentialRetrievalError
+        | MetadataRetrievalError,
+    )
+
+
+def told(error: BaseException) -> str:
+    """Return what failed, by the service's code and the status of HTTP.
+
+    Never the message: AWS's for a wrong signature has the request's headers in it, with the session
+    token; botocore's may have an address with a password, or what a program printed.
+    """
+    if not is_said(error):
+        return type(error).__name__
+    code, status = _code(error), _status(error)
+    said = "an error without a code" if code in {"", str(status)} else code
+    # A role is assumed in the midst of another request.
+    whose = f" of {_operation(error)}"
+    return f"{said} (HTTP {status}{whose})" if status else f"{said}{whose}"
+
+
+def remedy(error: BaseException, otherwise: str) -> str:
+    """Return what a person can do about an error, as a sentence.
+
+    Args:
+        error: what boto3 raised.
+        otherwise: the sentence where the error has none of its own.
+    """
+    name = code_of(error) if is_said(error) else type(error).__name__
+    return _REMEDIES.get(name, otherwise)
+
+
+def _code(error: Any) -> str:
+    found = str(error.response.get("Error", {}).get("Code") or "")
+    return found if _CODE.fullmatch(found) else ""
+
+
+def _operation(error: Any) -> str:
+    return str(error.operation_name)
+
+
+def _status(error: Any) -> int:
+    found = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return found if isinstance(found, int) else 0
+
+
+def checked_endpoint(name: str, value: object) -> str | None:
+    """Return another address of a service, or None.
+
+    Args:
+        name: the argument's or option's.
+        value: what was given.
+
+    Raises:
+        OptionError: it is no address, or one with a user and a password, which would be shown.
+    """
+    if value is not None and not (isinstance(value, str) and _ENDPOINT.fullmatch(value)):
+        raise arguments.wrong(name, value, "an address, as https://host:port")
+    return value
+
+
+def checked_function(name: str, value: object) -> str | None:
+    """Return the name of a function for credentials, or None.
+
+    Args:
+        name: the argument's or option's.
+        value: what was given.
+
+    Raises:
+        OptionError: it is no such name.
+    """
+    if value is not None and not (isinstance(value, str) and _FUNCTION.fullmatch(value)):
+        raise arguments.wrong(
+            name,
+            value,
+            "module:function, a function without arguments that every Python of the query can "
+            "import, and that returns a boto3.Session",
+        )
+    return value
 
 
 @dataclass(frozen=True)
@@ -64,6 +251,7 @@ def make_client(access: Access, service: str = "kinesis") -> Any:
     Raises:
         MissingExtraError: boto3 isn't installed.
         OptionError: the function for credentials can't be used, or no region is known.
+        BotoCoreError: credentials can't be fetched at the moment (`may_succeed`).
     """
     try:
         import boto3
@@ -86,10 +274,13 @@ def make_client(access: Access, service: str = "kinesis") -> Any:
             service, region_name=access.region, endpoint_url=access.endpoint_url, config=config
         )
     except BotoCoreError as error:
+        if may_succeed(error):
+            raise
+        advice = remedy(error, "Mend the AWS configuration.")
         raise OptionError(
-            f"boto3 can't make a client for Kinesis: {error} Give the options region and profile, "
-            "or set them where each Python of the query runs."
-        ) from error
+            f"boto3 can't make a client for Kinesis: {told(error)}. {advice} Give the options "
+            "region and profile, or set them where each Python of the query runs."
+        ) from None
 
 
 def _session(boto3: Any, access: Access) -> Any:
@@ -149,13 +340,27 @@ _made: dict[Access, Any] = {}
 _making = threading.Lock()
 
 
-def shared_client(access: Access) -> Any:
+def shared_client(access: Access, *, retry_s: float = 0.0) -> Any:
     """Return this process's client for some access: to make one takes half a second.
 
+    Args:
+        access: how to reach Kinesis.
+        retry_s: for how long credentials are asked for again that can't be fetched.
+
     Raises:
-        MissingExtraError, OptionError: as `make_client`.
+        MissingExtraError, OptionError, BotoCoreError: as `make_client`.
     """
-    with _making:
-        if access not in _made:
-            _made[access] = make_client(access)
-        return _made[access]
+    deadline, pause = time.monotonic() + retry_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            with _making:
+                if access not in _made:
+                    _made[access] = make_client(access)
+                return _made[access]
+        except (MissingExtraError, OptionError):
+            raise
+        except Exception as error:
+            if not may_succeed(error) or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
+        pause = min(pause * 2, _LONGEST_PAUSE_S)

@@ -17,8 +17,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from onceforall.common import arguments
-from onceforall.common.aws import Access, shared_client
-from onceforall.errors import OnceForAllError, SinkCheckError, SinkUnavailableError
+from onceforall.common.aws import (
+    Access,
+    checked_endpoint,
+    checked_function,
+    code_of,
+    is_said,
+    may_succeed,
+    remedy,
+    request_errors,
+    shared_client,
+    told,
+)
+from onceforall.errors import AttemptFailedError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import (
     Capabilities,
     CommitPermit,
@@ -81,20 +92,18 @@ class KinesisSink(TwoPhaseCommitSink):
         self._stream = arguments.text("stream", stream, "the name or the ARN of a stream")
         for name, value in (
             ("region", region),
-            ("endpoint_url", endpoint_url),
             ("profile", profile),
             ("role_arn", role_arn),
-            ("credentials_function", credentials_function),
             ("record_id", record_id),
         ):
             if value is not None:
                 arguments.text(name, value, "a text, or leave it out")
         self._access = Access(
             region=region,
-            endpoint_url=endpoint_url,
+            endpoint_url=checked_endpoint("endpoint_url", endpoint_url),
             profile=profile,
             role_arn=role_arn,
-            credentials_function=credentials_function,
+            credentials_function=checked_function("credentials_function", credentials_function),
         )
         self._record_id = record_id
         self._ordered = arguments.flag("ordered", ordered)
@@ -129,9 +138,20 @@ class KinesisSink(TwoPhaseCommitSink):
     # --- in the tasks -----------------------------------------------------------------------------
 
     def begin_transaction(self, attempt: TaskAttempt) -> KinesisWriting:  # noqa: ARG002
-        """Return what a task writes with."""
+        """Return what a task writes with.
+
+        Raises:
+            AttemptFailedError: credentials can't be fetched.
+        """
+        try:
+            client = shared_client(self._access, retry_s=self._retry_s)
+        except request_errors() as error:
+            raise AttemptFailedError(
+                f"boto3 can't get credentials for PutRecords to {self._stream}: {told(error)}. "
+                f"{remedy(error, 'Check the credentials where the task runs.')}"
+            ) from None
         return KinesisWriting(
-            shared_client(self._access),
+            client,
             self._stream,
             ordered=self._ordered,
             max_record_bytes=self._max_record_bytes,
@@ -186,33 +206,26 @@ class KinesisSink(TwoPhaseCommitSink):
 
     def _described(self) -> dict[str, Any] | None:
         """Return what Kinesis says of the stream; None: there is none."""
-        client = shared_client(self._access)
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-
         where = {"StreamARN" if self._stream.startswith("arn:") else "StreamName": self._stream}
         try:
-            answer = client.describe_stream_summary(**where)
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            if code == "ResourceNotFoundException":
+            answer = shared_client(self._access).describe_stream_summary(**where)
+        except request_errors() as error:
+            # Without its cause, whose message may hold a secret.
+            if code_of(error) == "ResourceNotFoundException":
                 return None
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            unavailable = status >= 500 or "Throttl" in code or "Exceeded" in code
-            kind: type[OnceForAllError] = SinkUnavailableError if unavailable else SinkCheckError
-            raise kind(
-                f"Kinesis refuses DescribeStreamSummary of {self._stream}: {error}. Check the "
-                "stream, and the rights to DescribeStreamSummary and PutRecords."
-            ) from error
-        except HTTPClientError as error:
-            raise SinkUnavailableError(
-                f"Kinesis did not answer about the stream {self._stream}: {error}. Check the "
-                "network and the address."
-            ) from error
-        except BotoCoreError as error:
-            raise SinkCheckError(
-                f"boto3 can't ask about the stream {self._stream}: {error}. Check the credentials "
-                "and the region of the driver."
-            ) from error
+            if is_said(error):
+                said = f"Kinesis refuses DescribeStreamSummary of {self._stream}"
+                advice = "Check the stream, and the rights to DescribeStreamSummary and PutRecords."
+            else:
+                said = f"boto3 can't ask about the stream {self._stream}"
+                advice = "Check the credentials and the region of the driver."
+            if may_succeed(error):
+                advice = remedy(error, "Check the network and the address, and start again.")
+                raise SinkUnavailableError(
+                    f"Kinesis did not answer about the stream {self._stream}: {told(error)}. "
+                    f"{advice}"
+                ) from None
+            raise SinkCheckError(f"{said}: {told(error)}. {remedy(error, advice)}") from None
         summary: dict[str, Any] = answer["StreamDescriptionSummary"]
         return summary
 

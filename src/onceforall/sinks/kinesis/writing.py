@@ -10,13 +10,14 @@ is one of the reasons why records may come twice.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common.arguments import shown
-from onceforall.common.aws import AGAIN
+from onceforall.common.aws import is_said, may_succeed, remedy, request_errors, told
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ MOST_BYTES = 5 * 1024 * 1024
 _HELD_RECORDS = 2_000
 _HELD_BYTES = 16 * 1024 * 1024
 _LONGEST_KEY = 256
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecordsRequestEntry.html
+_HASH_KEY = re.compile("0|[1-9][0-9]{0,38}")
+_LARGEST_HASH_KEY = 2**128 - 1
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
 
@@ -135,30 +139,27 @@ class KinesisWriting:
 
     def _put(self, entries: Sequence[Entry]) -> tuple[list[bool], str | None]:
         """Send a request; return which records were taken, and why others weren't."""
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-
         try:
             answer = self._client.put_records(
                 Records=[one.request() for one in entries], **self._where
             )
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            if code not in AGAIN:
-                raise AttemptFailedError(
-                    f"Kinesis refuses PutRecords to {self._stream}: {error}. Check the stream, and "
-                    "the rights to PutRecords and DescribeStreamSummary."
-                ) from error
-            return [False] * len(entries), code
-        except HTTPClientError as error:
-            return [False] * len(entries), type(error).__name__
-        except BotoCoreError as error:
-            raise AttemptFailedError(
-                f"boto3 can't send PutRecords to {self._stream}: {error}. Check the credentials "
-                "and the region where the task runs."
-            ) from error
+        except request_errors() as error:
+            if may_succeed(error):
+                return [False] * len(entries), told(error)
+            # Without its cause, whose message may hold a secret.
+            raise AttemptFailedError(self._refused(error)) from None
         codes = [each.get("ErrorCode") for each in answer["Records"]]
         why = next((code for code in codes if code), None)
         return [not code for code in codes], why
+
+    def _refused(self, error: Exception) -> str:
+        if is_said(error):
+            advice = remedy(
+                error, "Check the stream, and the rights to PutRecords and DescribeStreamSummary."
+            )
+            return f"Kinesis refuses PutRecords to {self._stream}: {told(error)}. {advice}"
+        advice = remedy(error, "Check the credentials and the region where the task runs.")
+        return f"boto3 can't send PutRecords to {self._stream}: {told(error)}. {advice}"
 
     def _entry(self, data: bytes | None, key: str | None, hash_key: str | None) -> Entry:
         if data is None or not key or len(key) > _LONGEST_KEY:
@@ -166,12 +167,13 @@ class KinesisWriting:
                 f"A row with partitionKey {shown(key)} can't be a Kinesis record: it needs data, "
                 f"and a key of 1 to {_LONGEST_KEY} characters. Filter such rows out, or mend them."
             )
+        # By its length first: Python makes no number of a text of thousands of digits.
         if hash_key is not None and not (
-            hash_key.isascii() and hash_key.isdecimal() and int(hash_key) < 2**128
+            _HASH_KEY.fullmatch(hash_key) and int(hash_key) <= _LARGEST_HASH_KEY
         ):
             raise RefusedRecordError(
                 f"A row with partitionKey {shown(key)} has the explicitHashKey {shown(hash_key)}. "
-                "It must be a whole number below 2^128, or null."
+                "It must be a whole number below 2^128 without zeros in front, or null."
             )
         made = Entry(data, key, hash_key)
         if made.size > self._max_record_bytes:

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from onceforall.common.aws import AGAIN, Access, shared_client
+from onceforall.common.aws import (
+    Access,
+    code_of,
+    is_said,
+    may_succeed,
+    remedy,
+    request_errors,
+    shared_client,
+    told,
+)
 from onceforall.errors import (
     SourceError,
     SourceUnavailableError,
@@ -104,38 +113,40 @@ def patiently(what: str, retry_s: float, request: Callable[[], Any]) -> Any:
         SourceUnavailableError: no answer in that time.
         SourceError: Kinesis refuses it.
     """
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-
+    failures = request_errors()
     deadline, pause = time.monotonic() + retry_s, _FIRST_PAUSE_S
     while True:
         try:
             return request()
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            if code == "ExpiredIteratorException":
-                raise ExpiredIteratorError from error
-            if code in _GONE:
-                raise ShardGoneError(what) from error
-            if code not in AGAIN:
-                raise SourceError(
-                    f"Kinesis refuses {what}: {error}. Check the stream, and the rights to "
-                    "DescribeStreamSummary, ListShards, GetShardIterator and GetRecords."
-                ) from error
-            failed: Exception = error
-        except HTTPClientError as error:
-            failed = error
-        except BotoCoreError as error:
-            raise SourceError(
-                f"boto3 can't send {what}: {error}. Check the credentials and the region where "
-                "this Python runs."
-            ) from error
-        if time.monotonic() + pause > deadline:
-            raise SourceUnavailableError(
-                f"Kinesis has not answered {what} in {retry_s:.0f} s: {failed}. A restart of the "
-                "query goes on where it was; the option retrySeconds sets how long it waits."
-            ) from failed
+        except failures as error:
+            if code_of(error) == "ExpiredIteratorException":
+                raise ExpiredIteratorError from None
+            if code_of(error) in _GONE:
+                raise ShardGoneError(what) from None
+            # Without its cause, whose message may hold a secret.
+            if not may_succeed(error):
+                raise SourceError(_refused(what, error)) from None
+            if time.monotonic() + pause > deadline:
+                advice = remedy(error, "Check the network and the address.")
+                raise SourceUnavailableError(
+                    f"Kinesis has not answered {what} in {retry_s:.0f} s: {told(error)}. {advice} "
+                    "A restart of the query goes on where it was; the option retrySeconds sets how "
+                    "long it waits."
+                ) from None
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
         pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+def _refused(what: str, error: Exception) -> str:
+    if is_said(error):
+        advice = remedy(
+            error,
+            "Check the stream, and the rights to DescribeStreamSummary, ListShards, "
+            "GetShardIterator and GetRecords.",
+        )
+        return f"Kinesis refuses {what}: {told(error)}. {advice}"
+    advice = remedy(error, "Check the credentials and the region where this Python runs.")
+    return f"boto3 can't send {what}: {told(error)}. {advice}"
 
 
 class Shards:
@@ -150,9 +161,11 @@ class Shards:
         self._next: dict[tuple[str, str], float] = {}
 
     def _ask(self, what: str, operation: str, **given: Any) -> dict[str, Any]:
-        client = shared_client(self._access)
+        # A client's credentials may have to be fetched, too.
         answer: dict[str, Any] = patiently(
-            what, self._access.retry_s, lambda: getattr(client, operation)(**given)
+            what,
+            self._access.retry_s,
+            lambda: getattr(shared_client(self._access), operation)(**given),
         )
         return answer
 

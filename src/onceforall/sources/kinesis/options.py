@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from onceforall.common import arguments
-from onceforall.common.aws import Access
+from onceforall.common.aws import Access, checked_endpoint, checked_function
 from onceforall.errors import OptionError
 from onceforall.sources.option_reading import OptionReader, named
 
@@ -51,7 +51,6 @@ _SECRET = re.compile(r"secret|access.?key|token|password", re.IGNORECASE)
 _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:[\w-]+:\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
 _NUMBER = re.compile(r"\d{1,128}")
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -169,21 +168,10 @@ class _Reader(OptionReader):
     """Reads options by their names."""
 
     def url(self, name: str) -> str | None:
-        text = self.text(name)
-        if text is not None and not re.fullmatch(r"https?://[\w.:\[\]-]+/?", text):
-            raise arguments.wrong(name, text, "an address, as https://host:port")
-        return text
+        return checked_endpoint(name, self.text(name))
 
     def function(self, name: str) -> str | None:
-        text = self.text(name)
-        if text is not None and not _FUNCTION.fullmatch(text):
-            raise arguments.wrong(
-                name,
-                text,
-                "module:function, a function without arguments that every Python of "
-                "the query can import, and that returns a boto3.Session",
-            )
-        return text
+        return checked_function(name, self.text(name))
 
 
 _EXPECTED = (
