@@ -17,6 +17,7 @@ from onceforall.errors import CommitLogError, FencedError, OptionError, Unsuppor
 from onceforall.protocol.entries import Done
 from onceforall.spark.hadoop_client import HadoopClient
 from onceforall.spark.stores import Stores
+from support.odd_names import ODD_NAMES
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.hdfs]
 
@@ -61,6 +62,21 @@ def client(spark, url):
     found = Stores(spark).client(url)
     assert isinstance(found, HadoopClient)
     return found
+
+
+def test_hadoop_and_obstore_see_one_key_whatever_the_name(spark, s3_server, s3_bucket):
+    settings = {
+        "endpoint": s3_server.endpoint,
+        "region": s3_server.region,
+        "access_key_id": s3_server.access_key,
+        "secret_access_key": s3_server.secret_key,
+        "virtual_hosted_style_request": "false",
+    }
+    hadoop = Stores(spark, {"client": "hadoop"})
+    for name in ODD_NAMES:
+        url = f"s3a://{s3_bucket}/{name}"
+        hadoop.client(url).replace("k", name.encode())
+        assert ObjectClient(url, settings).read("k") == name.encode()
 
 
 def test_what_a_client_promises(client):

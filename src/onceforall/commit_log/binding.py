@@ -123,10 +123,12 @@ def log_location(text: str, default_fs: str = "file:///") -> str:
             f"onceforall.commitLog={location_shown(text)} names a host. A local folder has one "
             "slash or three: file:/…"
         )
-    if url.scheme and (url.query or url.fragment):
+    # What the parser of URLs leaves out, too: a bare ? at the end, tabs and newlines.
+    if url.scheme and any(each in text for each in "?#\t\r\n"):
         raise OptionError(
             f"onceforall.commitLog={location_shown(text)} is a URL with a query or a fragment, "
-            "and names no folder. Write %3F for a question mark and %23 for #."
+            "and names no folder, or a tab or newline in it. Write %3F for a question mark and %23 "
+            "for #."
         )
     path = Path(unquote(url.path) if url.scheme else text)
     if not path.is_absolute():

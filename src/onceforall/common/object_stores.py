@@ -13,8 +13,9 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from onceforall.common.locations import split_location
 from onceforall.errors import MissingExtraError, OptionError
 
 __all__ = ["SCHEMES", "names_the_bucket", "obstore_module", "opened", "sentence"]
@@ -95,7 +96,7 @@ def opened(url: str, settings: Mapping[str, str], *, retries: int) -> Any:
         OptionError: the URL or a setting is wrong.
     """
     obstore = obstore_module()
-    parts = urlsplit(url)
+    parts = split_location(url, "The URL")
     if parts.scheme not in SCHEMES:
         raise OptionError(
             f"{url} has the scheme {parts.scheme!r}; the object stores are "
@@ -117,7 +118,8 @@ def opened(url: str, settings: Mapping[str, str], *, retries: int) -> Any:
     )
     try:
         return obstore.store.from_url(
-            f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path}",
+            # It unquotes the path, which Hadoop doesn't: both must see one key.
+            f"{SCHEMES[parts.scheme]}://{parts.authority}{quote(parts.path)}",
             config=dict(settings) or None,
             client_options={
                 "timeout": f"{_TIMEOUT_S}s",

@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 
+from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files.places.azure.container import Container
@@ -16,8 +17,25 @@ from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepar
 from sinks.files_azure.place import Folder
 from sinks.files_objects.sink import *  # noqa: F403
 from sinks.files_objects.sink import refused
+from support.azurite import ACCOUNT
+from support.odd_names import ODD_NAMES
 
 pytestmark = [pytest.mark.azure, pytest.mark.long]
+
+
+def test_a_log_and_files_lie_where_the_url_says(place):
+    """obstore's client, and Azure's: as on S3 (tests/commit_log/test_store_names.py)."""
+    folders = [place.elsewhere(f"{name}/x") for name in ODD_NAMES]
+    for folder in folders:
+        given = {**folder.storage, "account_name": ACCOUNT}
+        assert ObjectClient(folder.url, given).create("log", b"1") == "created"
+        store = folder.store()
+        store.put_new(store.root / "file", b"2")
+        assert ObjectClient(folder.url, given).list("") == ["file", "log"]
+    with place.client() as client:
+        assert sorted(client.list_blob_names()) == sorted(
+            f"{folder.key}/{name}" for folder in folders for name in ("file", "log")
+        )
 
 
 def test_blocks_are_never_committed_over_a_blob_of_somebody_else(place, monkeypatch):

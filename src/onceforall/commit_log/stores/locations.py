@@ -6,6 +6,7 @@ import posixpath
 from urllib.parse import urlsplit
 
 from onceforall.common.arguments import location_shown
+from onceforall.common.locations import split_location
 from onceforall.errors import OptionError
 
 __all__ = ["is_local", "remote_url"]
@@ -30,12 +31,14 @@ def remote_url(location: str, default_fs: str = "file:///", *, what: str) -> str
         what: what to call it in an error.
 
     Raises:
-        OptionError: it names no folder, or a user and a password.
+        OptionError: it names no folder, or a user and a password, or has a character in it that not
+            everybody reads alike (``common.locations``).
     """
-    given, default = urlsplit(location), urlsplit(default_fs)
-    scheme = _scheme(location) or default.scheme
-    authority = given.netloc if _scheme(location) else ""
-    path = given.path if _scheme(location) else location
+    default = urlsplit(default_fs)
+    given_scheme, authority, path = split_location(location, what)
+    if not given_scheme:
+        authority, path = "", location
+    scheme = given_scheme or default.scheme
     if not authority and scheme == default.scheme:
         authority = default.netloc
     user, _, _ = authority.rpartition("@")
@@ -46,11 +49,6 @@ def remote_url(location: str, default_fs: str = "file:///", *, what: str) -> str
         raise OptionError(
             f"{what} {location_shown(location)} names a user and a password. Take them out, and "
             "give them in Spark's settings (spark.hadoop.…) or in the environment."
-        )
-    if _scheme(location) and (given.query or given.fragment):
-        raise OptionError(
-            f"{what} {location_shown(location)} has a query or a fragment, and names no folder. "
-            "Choose a path without ? and #."
         )
     if not authority and scheme != "hdfs":
         raise OptionError(

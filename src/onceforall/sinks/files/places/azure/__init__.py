@@ -35,6 +35,7 @@ from unicodedata import category
 from urllib.parse import urlsplit
 
 from onceforall.common.arguments import location_shown, shown
+from onceforall.common.locations import split_location
 from onceforall.errors import OptionError
 from onceforall.sinks.files.paths import LONGEST_KEY
 from onceforall.sinks.files.places.objects.paths import ObjectPath, unlisted
@@ -87,28 +88,22 @@ def azure_target(location: str, storage: object) -> AzureTarget:
 
 def _root(location: str) -> tuple[ObjectPath, str | None]:
     """Return the folder, and the account where the URL has it."""
-    parts = urlsplit(location)
+    parts = split_location(location, "path")
     seen = location_shown(location)
     names = [name for name in parts.path.split("/") if name]
-    container, at, host = parts.netloc.partition("@")
+    container, at, host = parts.authority.partition("@")
     account, _, kind = host.partition(".")
     wrong_host = (
-        not account or not kind.startswith(("dfs.", "blob."))
-        if at
-        else parts.scheme.lower() != "az"
+        not account or not kind.startswith(("dfs.", "blob.")) if at else parts.scheme != "az"
     )
     if (
         not container
         or wrong_host
-        or ":" in parts.netloc
-        or parts.query
-        or parts.fragment
+        or ":" in parts.authority
         or not names
         # The service takes a dot at the end of a name away.
         or any(name.endswith(".") for name in names)
         or "\\" in parts.path
-        # The parser of URLs would leave some of them out.
-        or any(not each.isprintable() for each in location)
         or unlisted(location)
     ):
         raise OptionError(
@@ -121,7 +116,7 @@ def _root(location: str) -> tuple[ObjectPath, str | None]:
             f"path names a folder of {len(parts.path.encode())} bytes. A blob's name has "
             f"{LONGEST_KEY} at the most; give a folder of up to {_LONGEST_PREFIX}."
         )
-    root = ObjectPath(f"{parts.scheme.lower()}://{parts.netloc}", "/".join(names))
+    root = ObjectPath(f"{parts.scheme}://{parts.authority}", "/".join(names))
     return root, account if at else None
 
 

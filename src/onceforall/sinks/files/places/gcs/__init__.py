@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onceforall.common.arguments import location_shown, shown
+from onceforall.common.locations import split_location
 from onceforall.errors import OptionError
 from onceforall.sinks.files.paths import LONGEST_KEY
 from onceforall.sinks.files.places.objects.paths import ObjectPath, unlisted
@@ -58,19 +59,15 @@ def gcs_target(location: str, storage: object) -> GcsTarget:
 
 
 def _root(location: str) -> ObjectPath:
-    parts = urlsplit(location)
+    parts = split_location(location, "path")
     names = [name for name in parts.path.split("/") if name]
     if (
-        not parts.netloc
-        or "@" in parts.netloc
-        or ":" in parts.netloc
-        or parts.query
-        or parts.fragment
+        not parts.authority
+        or "@" in parts.authority
+        or ":" in parts.authority
         or not names
         or any(name in {".", ".."} for name in names)
         or "\\" in parts.path
-        # The parser of URLs would leave some of them out.
-        or any(not each.isprintable() for each in location)
         or unlisted(location)
     ):
         raise OptionError(
@@ -83,7 +80,7 @@ def _root(location: str) -> ObjectPath:
             f"path names a folder of {len(parts.path.encode())} bytes. An object's name has "
             f"{LONGEST_KEY} at the most; give a folder of up to {_LONGEST_PREFIX}."
         )
-    return ObjectPath(f"gs://{parts.netloc}", "/".join(names))
+    return ObjectPath(f"gs://{parts.authority}", "/".join(names))
 
 
 def _checked(storage: object) -> dict[str, str]:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from onceforall.common.arguments import location_shown
+from onceforall.common.locations import split_location
 from onceforall.errors import OptionError
 from onceforall.sinks.files.paths import LONGEST_PATH
 from onceforall.sinks.files.places.hdfs.paths import HdfsPath
@@ -45,22 +45,19 @@ def hdfs_root(location: str) -> HdfsPath:
     Raises:
         OptionError: it names no folder, or no NameNode.
     """
-    parts = urlsplit(location)
+    parts = split_location(location, "path")
     path = posixpath.normpath(parts.path or "/")
     if (
-        not parts.netloc
-        or "@" in parts.netloc
-        or parts.query
-        or parts.fragment
+        not parts.authority
+        or "@" in parts.authority
         or path == "/"
         or any(name in {".", ".."} for name in parts.path.split("/"))
-        or any(not each.isprintable() for each in location)
     ):
         raise OptionError(
             f"path={location_shown(location)!r} must name a NameNode or nameservice and a folder "
             "on it, such as hdfs://cluster/lake/ads, and nothing else."
         )
-    return HdfsPath(f"{parts.scheme.lower()}://{parts.netloc}", path.strip("/"))
+    return HdfsPath(f"{parts.scheme}://{parts.authority}", path.strip("/"))
 
 
 @dataclass(frozen=True)

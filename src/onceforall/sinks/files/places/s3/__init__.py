@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from onceforall.common.arguments import location_shown, shown
+from onceforall.common.locations import split_location
 from onceforall.errors import OptionError
 from onceforall.sinks.files.paths import LONGEST_KEY
 from onceforall.sinks.files.places.objects.paths import ObjectPath, unlisted
@@ -68,19 +69,15 @@ def s3_root(location: str) -> ObjectPath:
     Raises:
         OptionError: it names no prefix in a bucket.
     """
-    parts = urlsplit(location)
+    parts = split_location(location, "path")
     names = [name for name in parts.path.split("/") if name]
     if (
-        not parts.netloc
-        or "@" in parts.netloc
-        or ":" in parts.netloc
-        or parts.query
-        or parts.fragment
+        not parts.authority
+        or "@" in parts.authority
+        or ":" in parts.authority
         or not names
         or any(name in {".", ".."} for name in names)
         or "\\" in parts.path
-        # The parser of URLs would leave some of them out.
-        or any(not each.isprintable() for each in location)
         or unlisted(location)
     ):
         raise OptionError(
@@ -93,7 +90,7 @@ def s3_root(location: str) -> ObjectPath:
             f"path names a folder of {len(parts.path.encode())} bytes. A key of S3 has "
             f"{LONGEST_KEY} at the most; give a folder of up to {_LONGEST_PREFIX}."
         )
-    return ObjectPath(f"{parts.scheme.lower()}://{parts.netloc}", "/".join(names))
+    return ObjectPath(f"{parts.scheme}://{parts.authority}", "/".join(names))
 
 
 def checked_storage(storage: object) -> dict[str, str]:
