@@ -213,6 +213,96 @@ class TestInSpark:
         assert row.partitionKey == "a"
         assert json.loads(bytes(row.data)) == {"n": 1, "record_id": ready.first().record_id}
 
+    VALUES = (
+        *("timestamp'2026-01-02 03:04:05.123456'", "timestamp'1800-01-02 03:04:05.000001'"),
+        *("timestamp_ntz'2026-01-02 03:04:05.123456'", "date'2026-01-02'", "date'0001-01-01'"),
+        *("array(timestamp'2026-01-02 03:04:05.000001')", "X'00ff'", "true", "1Y", "2S", "3"),
+        *("map('t', timestamp_ntz'2026-01-02 03:04:05.000001', 'n', null)", "double('NaN')"),
+        *("9223372036854775807", "float('0.1')", "double('-Infinity')", "double('-0.0')"),
+        "cast('12345678901234567890.123456789' as decimal(29,9))",
+        "cast('1E-18' as decimal(38,18))",
+        *("interval '1 2:3:4.123456' day to second", "interval '-1-2' year to month"),
+        *("make_interval(1,2,3,4,5,6,7.000001)", "'ü\"\\n'", "cast(null as struct<a:int>)"),
+        *("named_struct('a', cast(null as int), 'b', array(null, 1))", "array()", "null"),
+    )
+
+    @pytest.fixture
+    def zone(self, spark):
+        """A zone whose old offset has seconds; and settings that the test changes."""
+        names = ("spark.sql.session.timeZone", "spark.sql.legacy.timeParserPolicy")
+        before = {name: spark.conf.get(name) for name in names}
+        spark.conf.set(names[0], "Europe/Berlin")
+        yield
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+    def test_every_value_comes_back_from_json_as_it_was(self, spark, zone):
+        values = [f"{value} AS c{place}" for place, value in enumerate(self.VALUES)]
+        rows = spark.range(1).selectExpr("'k' AS partitionKey", "'r' AS record_id", *values)
+        (data, _) = ofa.KinesisSink("s").columns(rows.schema)
+        fields = [f"c{place}" for place in range(len(self.VALUES))]
+        types = ", ".join(f"{name} {rows.schema[name].dataType.simpleString()}" for name in fields)
+        read = rows.select("*", data).selectExpr(
+            "*", f"from_json(cast(data AS STRING), '{types}') AS j"
+        )
+        same = [f"CAST({name} AS STRING) <=> CAST(j.{name} AS STRING)" for name in fields]
+        found = read.selectExpr(*same).first()
+        assert [self.VALUES[at] for at, is_same in enumerate(found) if not is_same] == []
+
+    @pytest.mark.parametrize("policy", ["CORRECTED", "LEGACY"])
+    def test_times_are_the_same_text_with_each_of_sparks_formatters(self, spark, zone, policy):
+        spark.conf.set("spark.sql.legacy.timeParserPolicy", policy)
+        at = "2026-01-02 03:04:05.123456"
+        rows = spark.range(1).selectExpr(
+            *("'k' AS partitionKey", "'r' AS record_id"),
+            *(f"TIMESTAMP'{at} UTC' AS t", f"TIMESTAMP_NTZ'{at}' AS n"),
+        )
+        (row,) = rows.select(*ofa.KinesisSink("s").columns(rows.schema)).collect()
+        text = at.replace(" ", "T")
+        assert json.loads(bytes(row.data)) == {"record_id": "r", "t": f"{text}Z", "n": text}
+
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [
+            ("map(date'2026-01-02', 1)", "'v' has maps whose keys are DATE"),
+            ("array(named_struct('m', map(X'00', 1)))", "'v.m' has maps whose keys are BINARY"),
+            ("named_struct('a', 1, 'a', 2)", "'v' has several fields of one name"),
+            ("parse_json('1')", "'v' is VARIANT, whose values"),
+        ],
+        ids=range(4),
+    )
+    def test_what_json_cannot_bear_is_refused_by_name(self, spark, value, words):
+        rows = spark.range(1).selectExpr("'k' AS partitionKey", "'r' AS record_id", f"{value} AS v")
+        with pytest.raises(SchemaError, match=words):
+            ofa.KinesisSink("s").columns(rows.schema)
+
+    def test_numbers_as_keys_of_a_map_become_texts(self, spark):
+        rows = spark.range(1).selectExpr(
+            "'k' AS partitionKey", "'r' AS record_id", "map(7, 1) AS v"
+        )
+        (row,) = rows.select(*ofa.KinesisSink("s").columns(rows.schema)).collect()
+        assert json.loads(bytes(row.data)) == {"record_id": "r", "v": {"7": 1}}
+
+    def test_a_key_that_is_the_record_id_is_in_the_json_too(self, frame, stream):
+        rows = frame.withColumnRenamed("user", "partitionKey")
+        (row, _) = rows.select(
+            *stream.sink(record_id="partitionKey").columns(rows.schema)
+        ).collect()
+        assert json.loads(bytes(row.data)) == {"n": 1, "partitionKey": "a"}
+
+    def test_a_row_without_a_record_id_is_refused(self, spark, stream):
+        rows = spark.sql("SELECT 'k' AS partitionKey, CAST(NULL AS STRING) AS record_id, 1 AS n")
+        sink = stream.sink()
+        (row,) = rows.select(*sink.columns(rows.schema)).collect()
+        assert row.data is None
+        with pytest.raises(RefusedRecordError, match="a record id that isn't null"):
+            written(sink, [(row.partitionKey, row.data)])
+
+    def test_beside_a_column_with_the_data_others_are_ignored_as_kafka_does(self, frame):
+        rows = frame.selectExpr("user AS partitionKey", "user AS data", "n")
+        columns = ofa.KinesisSink("s", record_id=None).columns(rows.schema)
+        assert rows.select(*columns).columns == ["data", "partitionKey"]
+
     def test_columns_are_found_in_upper_and_lower_case(self, frame):
         sink = ofa.KinesisSink("s", record_id=None)
         rows = frame.selectExpr("user AS PARTITIONKEY", "'7' AS explicithashkey", "user AS Data")

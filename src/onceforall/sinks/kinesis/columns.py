@@ -3,13 +3,16 @@
 - *column* (*type*): *when it is missing*
 - partitionKey (STRING): refused
 - explicitHashKey (STRING): Kinesis hashes the partition key
-- data (BINARY or STRING): all other columns become one JSON object, the record id among them
+- data (BINARY or STRING): all other columns become one JSON object, the record id among them, also
+  where it is one of the keys
 
+Beside a column ``data`` other columns are ignored, as the Kafka sink does it.
 Upper and lower case are the same (``common.column_names``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onceforall.common.column_names import spelled
@@ -17,9 +20,41 @@ from onceforall.errors import SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _KEYS = ("partitionKey", "explicitHashKey")
+# Spark's own formats end at milliseconds. In UTC, for the offset of old times in many zones has
+# seconds, which no format has with each of Spark's settings; and a replay writes the same.
+_JSON = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+# By name: TIME is not in each Spark. A VARIANT's times and binaries become texts.
+_IN_JSON = frozenset(
+    {
+        "BinaryType",
+        "BooleanType",
+        "ByteType",
+        "CalendarIntervalType",
+        "CharType",
+        "DateType",
+        "DayTimeIntervalType",
+        "DecimalType",
+        "DoubleType",
+        "FloatType",
+        "IntegerType",
+        "LongType",
+        "NullType",
+        "ShortType",
+        "StringType",
+        "TimeType",
+        "TimestampNTZType",
+        "TimestampType",
+        "VarcharType",
+        "YearMonthIntervalType",
+    }
+)
 
 
 def kinesis_columns(schema: StructType, record_id: str | None) -> list[Column]:
@@ -30,7 +65,8 @@ def kinesis_columns(schema: StructType, record_id: str | None) -> list[Column]:
         record_id: the column with the record id; None: ``data`` has it within.
 
     Raises:
-        SchemaError: a column is missing or has another type; the message says which.
+        SchemaError: a column is missing, has another type, or one that JSON can't bear; the message
+            says which.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType, StringType
@@ -72,7 +108,65 @@ def kinesis_columns(schema: StructType, record_id: str | None) -> list[Column]:
             f"drop what was written twice, and the rows have only {have}. Make it with "
             "onceforall.operators.with_record_id, or name another one with record_id=."
         )
-    others = [f.col(f"`{name.replace('`', '``')}`") for name in types if name not in named.values()]
-    if not others:
+    others = [name for name in types if name not in named.values() or name == record_id]
+    return [_json_of(others, types, record_id).alias("data"), *keys]
+
+
+def _json_of(names: Sequence[str], types: Mapping[str, DataType], record_id: str | None) -> Column:
+    """Return some columns as one JSON object; null where the record id is null: a task refuses a
+    record without data, and names the row.
+    """
+    from pyspark.sql import functions as f
+
+    if not names:
         raise SchemaError("The rows have nothing but keys for the Kinesis sink to write.")
-    return [f.to_json(f.struct(*others)).cast("binary").alias("data"), *keys]
+    for name in names:
+        _check_json(name, types[name])
+    json = f.to_json(f.struct(*map(_column, names)), _JSON).cast("binary")
+    return json if record_id is None else f.when(_column(record_id).isNotNull(), json)
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col(f"`{name.replace('`', '``')}`")
+
+
+def _check_json(name: str, found: DataType) -> None:
+    """See that a reader gets a column's values out of JSON as they were.
+
+    Args:
+        name: the column's, with the fields that lead to this type.
+        found: its type.
+
+    Raises:
+        SchemaError: they wouldn't.
+    """
+    from pyspark.sql import types as t
+
+    if isinstance(found, t.UserDefinedType):
+        found = found.sqlType()
+    if isinstance(found, t.ArrayType):
+        _check_json(name, found.elementType)
+    elif isinstance(found, t.MapType):
+        if not isinstance(found.keyType, t.StringType | t.NumericType | t.BooleanType):
+            raise SchemaError(
+                f"Column {name!r} has maps whose keys are {found.keyType.simpleString().upper()}, "
+                "which Spark's JSON doesn't write so that they can be read. Cast the keys to "
+                "STRING with transform_keys."
+            )
+        _check_json(name, found.valueType)
+    elif isinstance(found, t.StructType):
+        if len(set(found.names)) < len(found.names):
+            raise SchemaError(
+                f"Column {name!r} has several fields of one name, of which a reader of JSON gets "
+                "one. Rename them."
+            )
+        for field in found.fields:
+            _check_json(f"{name}.{field.name}", field.dataType)
+    elif type(found).__name__ not in _IN_JSON:
+        raise SchemaError(
+            f"Column {name!r} is {found.simpleString().upper()}, whose values don't all come back "
+            "from JSON as they were. Extract what you need (variant_get), cast it, or make the "
+            "record yourself in a column 'data'."
+        )

@@ -165,7 +165,8 @@ class KinesisWriting:
         if data is None or not key or len(key) > _LONGEST_KEY:
             raise RefusedRecordError(
                 f"A row with partitionKey {shown(key)} can't be a Kinesis record: it needs data, "
-                f"and a key of 1 to {_LONGEST_KEY} characters. Filter such rows out, or mend them."
+                f"a record id that isn't null, and a key of 1 to {_LONGEST_KEY} characters. Filter "
+                "such rows out, or mend them."
             )
         # By its length first: Python makes no number of a text of thousands of digits.
         if hash_key is not None and not (
