@@ -176,6 +176,31 @@ def test_the_end_of_a_run_is_followed_by_sweeps_soon_however_long_it_lived(monke
     assert waits[lived + 1 :] == [1, 2, 4, 8]
 
 
+@pytest.mark.parametrize(
+    ("alive", "closed", "closes"),
+    [(False, False, True), (None, False, True), (True, True, True), (True, False, False)],
+)
+def test_the_sinks_of_a_run_that_has_ended_are_closed_behind_its_last_sweep(
+    monkeypatch, alive, closed, closes
+):
+    """Another run of the process may never come; and a sweep beside a close connects again."""
+    run = run_of(Execution(alive), OWN)
+    run.is_active = lambda: False
+    sweeps, done = sweeper_of(run), []
+    sinks = [
+        SimpleNamespace(close=lambda: done.append("closed") or 1 / 0),
+        SimpleNamespace(close=lambda: done.append("closed")),
+    ]
+    sweeps._sinks = dict(enumerate(sinks))
+    monkeypatch.setattr(sweeps, "sweep_all", lambda _: done.append("swept"))
+    monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0,))
+    if closed:
+        sweeps.close()
+    sweeps.until_the_end()
+    swept = [] if closed else ["swept"] * (sweeper.SWEEPS_AFTER_THE_END + 1)
+    assert done == swept + ["closed"] * 2 * closes
+
+
 def test_a_sweeper_that_is_closed_ends_at_once(monkeypatch):
     waits = threading.Event()
 

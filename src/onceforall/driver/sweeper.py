@@ -80,8 +80,19 @@ class Sweeper:
 
     def until_the_end(self) -> None:
         """Clean the log after each start or roll, and sweep again and again, until shortly after
-        the run has ended.
+        the run has ended; then close the sinks.
+
+        Whoever closes the run closes them too, but only another run of the process does that, and a
+        sweep beside it connects again.
         """
+        try:
+            self._sweep_until_the_end()
+        finally:
+            if self._closed.is_set() or not self._may_take_another():
+                for name in self._sinks:
+                    self._close_sink(name)
+
+    def _sweep_until_the_end(self) -> None:
         turn = ended = 0
         while not self._closed.is_set():
             if self._changed.wait(
@@ -100,6 +111,12 @@ class Sweeper:
             self._forget_aborted()
             if ended > SWEEPS_AFTER_THE_END:
                 return
+
+    def _close_sink(self, name: str) -> None:
+        try:
+            self._sinks[name].close()
+        except Exception as error:  # noqa: BLE001  the end of the process closes it
+            logger.debug("closing sink %s: %s", name, text_of(error))
 
     def sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         """Sweep sinks beside one another; what fails is logged, and done by a later turn."""
