@@ -112,11 +112,15 @@ def test_a_part_that_only_a_subquery_reads_is_held_too(split, source, spark):
     assert split(process, source.stream()) == expected()
 
 
-def test_one_job_that_reads_the_batch_twice_gets_one_computation(split, stream):
+def test_one_job_that_reads_the_batch_twice_gets_one_computation(split, source, stream):
     def process(batch, batch_id, transaction):
         transaction.write("low", low(batch).unionByName(high(batch)))
 
+    # The first batch of a query is read once more, for the state that it may have.
     assert split(process, stream()) == expected()
+    source.add(*({"key": "k", "value": f"w{n}"} for n in range(COUNT)))
+    written = split(process, source.stream().withColumn("token", F.expr(DRAWN)))
+    assert written == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
 
 
 @pytest.mark.parametrize("persists", [False, True])
