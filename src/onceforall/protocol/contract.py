@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from onceforall.protocol.eligibility import Able
 from onceforall.protocol.entries import Committable
 
 LIBRARY_KEYS = frozenset({"task", "after", "rows", "batch"})
@@ -30,18 +31,7 @@ class BrokenContractError(ValueError):
     """
 
 
-class _Able(Protocol):
-    """What counts of ``onceforall.sink.Capabilities``."""
-
-    @property
-    def two_phase(self) -> bool: ...
-    @property
-    def idempotent(self) -> bool: ...
-    @property
-    def delivery(self) -> str: ...
-
-
-def needs_a_commit(able: _Able) -> bool:
+def needs_a_commit(able: Able) -> bool:
     """Tell whether rows of a sink with these capabilities are seen only when they are committed:
     without a committable nobody would.
     """

@@ -6,22 +6,31 @@ from collections.abc import Collection
 from typing import Protocol
 
 
-class _Able(Protocol):
+class Able(Protocol):
     """What counts of ``onceforall.sink.Capabilities``."""
 
     @property
-    def two_phase(self) -> bool: ...
+    def two_phase(self) -> bool:
+        """As there."""
+
     @property
-    def idempotent(self) -> bool: ...
+    def idempotent(self) -> bool:
+        """As there."""
+
     @property
-    def delivery(self) -> str: ...
+    def delivery(self) -> str:
+        """As there."""
+
     @property
-    def transaction_timeout_ms(self) -> int | None: ...
+    def transaction_timeout_ms(self) -> int | None:
+        """As there."""
+
     @property
-    def output_modes(self) -> Collection[str]: ...
+    def output_modes(self) -> Collection[str]:
+        """As there."""
 
 
-def why_not(sink: str, able: _Able, output_mode: str) -> str | None:
+def why_not(sink: str, able: Able, output_mode: str) -> str | None:
     """Return why a sink can't be what its ``delivery`` says in a query of this output mode, and
     what helps; None: it can.
 
