@@ -8,6 +8,8 @@ from pyspark.sql import functions as F
 
 import onceforall as ofa
 from onceforall.driver import batch_writer
+from onceforall.spark.connect.caches import PersistedRows
+from onceforall.spark.shared_rows import SharedRows
 
 pytestmark = pytest.mark.spark
 
@@ -182,6 +184,19 @@ def test_a_cache_of_the_functions_that_somebody_clears_between_two_jobs_aborts_t
         split(process, source.stream())
     assert in_both(tmp_path) == []
     assert split(process, source.stream()) == expected()
+
+
+@pytest.mark.parametrize("kind", [SharedRows, lambda frame: PersistedRows(frame, [])])
+def test_what_one_pass_over_a_batch_needs_the_next_one_gets(spark, kind):
+    """A batch that is looked at first is written from the rows of which its state is."""
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    shared = kind(spark.range(4).withColumn("token", F.expr(DRAWN)))
+    assert shared.keep(needed=True)
+    seen = sorted(map(tuple, shared.frame.collect()))
+    assert shared.keep(needed=False)
+    assert sorted(map(tuple, shared.frame.collect())) == seen
+    shared.release()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
 
 
 @pytest.mark.parametrize("persists", [False, True])

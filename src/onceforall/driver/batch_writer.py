@@ -289,7 +289,7 @@ class SparkBatchWriter:
         try:
             self._call_and_write_pinned(decision)
         finally:
-            self._jobs.unpin()
+            # What a function gives up stays for the pass that follows, too.
             if not (isinstance(decision, TakeDigests) and decision.writes_next):
                 self._release()
 
@@ -390,6 +390,7 @@ class SparkBatchWriter:
             yield
 
     def _release(self) -> None:
+        self._jobs.unpin()
         also, self._also_shared = self._also_shared, []
         for rows in also:
             rows.release()

@@ -73,6 +73,8 @@ class SharedRows:
         """Tell whether jobs that read these frames, each one, would compute the rows more than once
         if they weren't kept; one job may do so, too.
         """
+        if len(frames) > 1:
+            return True
         ours = int(self._rdd.id())
         reads = 0
         for frame in frames:
@@ -88,7 +90,9 @@ class SharedRows:
             Whether they are kept: also where the function has asked for it, or has computed all of
             them for itself.
         """
-        if self._keeps and not (needed or self._is_wanted or self._is_computed()):
+        # What one pass over the batch needs, the next one gets.
+        self._is_wanted |= needed
+        if self._keeps and not (self._is_wanted or self._is_computed()):
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
             self._keeps = False
         return self._keeps

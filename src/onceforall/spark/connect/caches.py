@@ -181,7 +181,8 @@ class PersistedRows:
 
     def keep(self, *, needed: bool) -> bool:
         """Take the rows out of the cache unless they are needed."""
-        if self._is_kept and not (needed or self._is_wanted):
+        self._is_wanted |= needed  # What one pass over the batch needs, the next one gets.
+        if self._is_kept and not self._is_wanted:
             self.release()
         return self._is_kept
 
