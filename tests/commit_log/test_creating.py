@@ -9,6 +9,7 @@ import pytest
 from commit_log.stores import MemoryStore
 from onceforall.commit_log import creating
 from onceforall.commit_log.creating import Creator, NoAnswerError
+from support.patching import replace_here
 
 KEY, CONTENT = "chains/00000000/00000001.json", b"an entry"
 
@@ -41,7 +42,7 @@ def clock(monkeypatch):
             self.now_s += seconds
 
     made = Clock()
-    monkeypatch.setattr(creating.time, "monotonic", made.monotonic)
+    replace_here(monkeypatch, creating.time, "monotonic", made.monotonic)
     return made
 
 

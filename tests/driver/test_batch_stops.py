@@ -10,6 +10,7 @@ from onceforall.driver import batch_writer as writing
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import QueryStoppedError
 from onceforall.spark import classic
+from support.patching import replace_here
 
 
 class Clock:
@@ -65,7 +66,7 @@ def test_no_job_begins_when_the_query_was_asked_to_stop(monkeypatch):
 def test_an_abort_cancels_the_jobs_and_waits_for_tasks_that_spark_counts_late(monkeypatch):
     clock, cancelled = Clock(), []
     context = spark_context(clock, cancelled, seen_at_s=0.7, ends_at_s=3.0)
-    monkeypatch.setattr(classic.time, "sleep", clock.sleep)
+    replace_here(monkeypatch, classic.time, "sleep", clock.sleep)
     frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
     writer_of(frame, clock=clock).wait_for_tasks()
     assert cancelled == ["run"]
@@ -90,7 +91,7 @@ def test_where_no_thread_can_be_started_sinks_are_waited_for_without_one(monkeyp
     def start(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(writing.threading.Thread, "start", start)
+    replace_here(monkeypatch, writing.threading.Thread, "start", start)
     monkeypatch.setattr(
         writing.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False)
     )

@@ -7,6 +7,7 @@ import http.server
 import json
 import pickle
 import threading
+import time
 import traceback
 
 import botocore.exceptions
@@ -29,6 +30,7 @@ from onceforall.errors import (
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kinesis.writing import KinesisWriting
 from onceforall.sources.kinesis.client import Shards
+from support.patching import replace_here
 
 ATTEMPT = TaskAttempt("9f2b1c1e-1111-4222-8333-444455556666", "out", 0, 0, 0, 0, 0)
 START = StartInfo("", "out")
@@ -127,7 +129,9 @@ def ends(url, retry_s=20.0):
 
 @pytest.mark.parametrize("which", [0, 1], ids=["source", "sink"])
 def test_nobody_listens_and_then_somebody_does(away, monkeypatch, which):
-    monkeypatch.setattr("time.sleep", lambda _: away.listen() if not pauses.append(1) else None)
+    replace_here(
+        monkeypatch, time, "sleep", lambda _: away.listen() if not pauses.append(1) else None
+    )
     pauses = []
     ends(away.url)[which]()
     assert pauses == [1]
@@ -169,7 +173,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("status", "body"), AGAIN, ids=range(len(AGAIN)))
 def test_what_a_later_request_may_get_through_is_sent_again(answering, monkeypatch, status, body):
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    replace_here(monkeypatch, time, "sleep", lambda _: None)
     url, answers = answering
     source, put, check = ends(url)
     for ask in (source, put):
@@ -240,7 +244,7 @@ def test_no_error_of_botocores_shows_what_it_says():
 def test_credentials_that_cannot_be_fetched_for_a_moment_are_asked_for_again(
     answering, monkeypatch
 ):
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    replace_here(monkeypatch, time, "sleep", lambda _: None)
     url, _ = answering
     monkeypatch.setattr(aws, "_made", {})
     real, failures = aws.make_client, []
