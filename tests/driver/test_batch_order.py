@@ -5,12 +5,13 @@ import threading
 
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.protocol.decisions import RunWrites, TakeDigests
+from onceforall.sink import Capabilities
 
 
 class Locking:
     """Stands for a sink, and writes down when it is called."""
 
-    capabilities = None
+    capabilities = Capabilities(two_phase=True)
 
     def __init__(self, calls, order, *, waits_for=None, lets_go=None):
         self.calls, self.lock_order, self.waits_for, self.lets_go = calls, order, waits_for, lets_go
@@ -48,7 +49,7 @@ def test_locks_are_taken_in_the_order_of_what_is_locked_and_not_of_names():
     written = writer(sinks)
     written._begin(RunWrites(3, 1, {}), ["a", "z"])
     prepared = {name: ({"name": name},) for name in ("a", "z")}
-    assert written._all_confirmed(prepared) == prepared
+    assert written._sinks.confirmed(prepared) == prepared
     written.close()
     begun = [("begin", "z"), ("begin", "a")]
     assert calls == [
@@ -69,7 +70,7 @@ def test_a_sink_without_locks_does_not_wait_for_those_with():
         "files": Locking(calls, (), lets_go=other_began),
     }
     prepared = {"locks": ({"name": "x"},), "files": ({"name": "y"},)}
-    assert writer(sinks)._all_confirmed(prepared) == prepared
+    assert writer(sinks)._sinks.confirmed(prepared) == prepared
 
 
 def test_a_look_at_a_replay_begins_no_batch():

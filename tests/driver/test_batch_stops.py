@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceforall.driver import batch_writer as writing
+from onceforall.driver import batch_sinks
+from onceforall.driver.batch_sinks import BatchSinks
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import QueryStoppedError
 from onceforall.spark import classic
@@ -91,9 +92,8 @@ def test_where_no_thread_can_be_started_sinks_are_waited_for_without_one(monkeyp
     def start(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    replace_here(monkeypatch, writing.threading.Thread, "start", start)
+    replace_here(monkeypatch, batch_sinks.threading.Thread, "start", start)
     monkeypatch.setattr(
-        writing.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False)
+        batch_sinks.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False)
     )
-    with writer_of(None, stop_requested=lambda: False)._stoppable([]):
-        pass
+    assert BatchSinks({}, "query", 0, lambda: False).confirmed({}) == {}

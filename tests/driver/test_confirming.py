@@ -53,7 +53,7 @@ def confirmed(sink):
     written = writer(sink)
     before = {name: [dict(c) for c in cs] for name, cs in written.prepared_so_far().items()}
     try:
-        return written._all_confirmed(written.prepared_so_far())
+        return written._sinks.confirmed(written.prepared_so_far())
     finally:
         assert {name: list(cs) for name, cs in written.prepared_so_far().items()} == before
 

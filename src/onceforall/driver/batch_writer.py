@@ -4,35 +4,30 @@ same rows.
 
 from __future__ import annotations
 
-import copy
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import clock as clocks
 from onceforall.common import logs
-from onceforall.common.threads import Threads, start_thread
-from onceforall.driver.batch_jobs import JobGroup, groups_of, written_often
-from onceforall.driver.coordinator import STOP_LOOKED_FOR_EVERY_S, Prepared
+from onceforall.driver.batch_jobs import JobGroup, groups_of
+from onceforall.driver.batch_rows import BatchRows
+from onceforall.driver.batch_sinks import BatchSinks
+from onceforall.driver.coordinator import Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
 from onceforall.errors import (
-    AttemptFailedError,
-    OnceForAllError,
     RefusedRecordError,
     described,
-    text_of,
 )
 from onceforall.failpoints import points as failpoints
-from onceforall.protocol import contract
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
-from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
+from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
 from onceforall.spark import errors as spark_errors
 from onceforall.spark.classic import ClassicJobs
 from onceforall.task import kept_rows as kept
@@ -51,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from onceforall.spark.files import SparkFiles
-    from onceforall.spark.surroundings import Shared, SparkJobs
+    from onceforall.spark.surroundings import SparkJobs
 
 
 logger = logs.logger("onceforall")
@@ -99,16 +94,11 @@ class SparkBatchWriter:
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
-    _begun: dict[str, BatchAttempt] = field(default_factory=dict)
     _undecided_by: int | None = None
     """The generation, while it writes a batch of which nothing is decided."""
     _aborted: bool = False
     outcome: Outcome = "skipped"
     """What has been done so far, for ``progress_of``."""
-    _is_plain: bool = False
-    _shared: Shared | None = None
-    """The batch's rows, as its function gets them; over two passes where a write follows a look."""
-    _also_shared: list[Shared] = field(default_factory=list)
     _keeping: kept.Keeping | None = None
 
     def write(self, decision: RunWrites) -> Prepared:
@@ -154,6 +144,17 @@ class SparkBatchWriter:
         return ClassicJobs(self.frame) if self.jobs is None else self.jobs
 
     @cached_property
+    def _sinks(self) -> BatchSinks:
+        return BatchSinks(self.sinks, self.query_id, self.batch, self.stop_requested)
+
+    @cached_property
+    def _rows(self) -> BatchRows:
+        """Over two passes where a write follows a look."""
+        keys = {sink.capabilities.one_task_per_key for sink in self.sinks.values()}
+        is_one_job = getattr(self.function, "writes_as_it_is", False) and len(keys) == 1
+        return BatchRows(self.frame, self._jobs, for_state=self.consume_all, is_one_job=is_one_job)
+
+    @cached_property
     def _secrets(self) -> Handover:
         others = {} if self.keeper is None else {kept.SECRETS: self.keeper.place.secrets}
         return Handover(self.sinks, others, in_session=self._jobs.in_session)
@@ -167,65 +168,13 @@ class SparkBatchWriter:
             for name, cs in self.prepared_so_far().items()
         }
         synced = None if self.spark_files is None else self.spark_files.written()
-        with self._stoppable(prepared):
-            committables = self._all_confirmed(prepared)
+        committables = self._sinks.confirmed(prepared)
         if synced is not None:
             synced.result()
         failpoints.hit("write.confirm.after")
         lost = self._attempts_lost()
         elapsed_ms = int((self.clock() - started) * 1000)
         return Prepared(committables, digests, elapsed_ms, lost, int(started * 1000))
-
-    def _all_confirmed(
-        self, prepared: Mapping[str, tuple[Committable, ...]]
-    ) -> dict[str, tuple[Committable, ...]]:
-        """Let the sinks confirm: at once, but one after the other where they keep locks, in an
-        order that is the same in every query.
-
-        The first error, if any, is raised when every sink has an answer or isn't asked any more, so
-        that all can be aborted.
-        """
-        in_turn = [name for name in self._in_lock_order(prepared) if self.sinks[name].lock_order]
-        lanes = [
-            *([in_turn] if in_turn else []),
-            *([name] for name in prepared if name not in in_turn),
-        ]
-
-        def confirm(names: list[str]) -> dict[str, tuple[Committable, ...]]:
-            return {name: self._confirm(name, prepared[name]) for name in names}
-
-        if len(lanes) < 2:
-            return confirm(in_turn or list(prepared))
-        with Threads(len(lanes), thread_name_prefix="onceforall-confirm") as threads:
-            carried = logs.carried(confirm)
-            futures = [threads.submit(carried, names) for names in lanes]
-        return {
-            name: committables
-            for future in futures
-            for name, committables in future.result().items()
-        }
-
-    def _in_lock_order(self, names: Iterable[str]) -> list[str]:
-        return sorted(set(names), key=lambda name: (self.sinks[name].lock_order, name))
-
-    def _confirm(self, name: str, committables: tuple[Committable, ...]) -> tuple[Committable, ...]:
-        sink = self.sinks[name]
-        try:
-            with logs.about(sink=name):
-                # Of its own: should the answer be refused, what was prepared is aborted as it was.
-                answer = sink.confirm(copy.deepcopy(committables))
-                return contract.confirmed(committables, answer)
-        except contract.BrokenContractError as error:
-            refused = AttemptFailedError(
-                f"Sink {name}: {type(sink).__name__}.confirm {error}. Mend the sink's confirm: it "
-                "must return the committables that it is given, in their order, and keep what it "
-                "doesn't know in each."
-            )
-            refused.sink = name
-            raise refused from None
-        except OnceForAllError as error:
-            error.sink = error.sink or name
-            raise
 
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         """Return the committables of the jobs that have ended, not confirmed yet."""
@@ -254,6 +203,14 @@ class SparkBatchWriter:
             f"{self.query_name or self.query_id}, batch {self.batch}: "
             f"{step}{f' ({to})' if to else ''}"
         ):
+            yield
+
+    @contextmanager
+    def _watched(self, *, several: bool) -> Iterator[None]:
+        with ExitStack() as stack:
+            if several:
+                stack.enter_context(self._described("run the batch"))
+            stack.enter_context(self._rows.watched(several=several))
             yield
 
     def wait_for_tasks(self) -> None:
@@ -291,12 +248,12 @@ class SparkBatchWriter:
         finally:
             # What a function gives up stays for the pass that follows, too.
             if not (isinstance(decision, TakeDigests) and decision.writes_next):
-                self._release()
+                self._rows.release()
 
     def _call_and_write_pinned(self, decision: RunWrites | TakeDigests) -> None:
         # The state must come from the very rows that are written.
         writes_next = isinstance(decision, TakeDigests) and decision.writes_next
-        batch = self._given(again=writes_next)
+        batch = self._rows.given(again=writes_next)
         # Asked while the function runs, for it may persist what it has made.
         transaction = BatchTransaction(
             self.sinks,
@@ -320,142 +277,36 @@ class SparkBatchWriter:
         # A partition whose state store did not commit would fail the next batch.
         for_state = self.consume_all and not consumed
         reads = {id(group.frame): transaction.given_for(group.frame) for group in groups}
-        shared = self._shared_by(
-            groups, [*reads.values()] + [batch] * for_state, needed=writes_next
-        )
-        with self._watched([*shared.values()], several=len(groups) + for_state > 1):
+        self._rows.share(groups, [*reads.values()] + [batch] * for_state, needed=writes_next)
+        with self._watched(several=len(groups) + for_state > 1):
             if for_state:
                 with (
                     self._described("run the batch for its state"),
                     self._jobs.interruptible(),
                 ):
-                    self._rows_of(batch, shared).count()
+                    self._rows.of(batch).count()
             task = self._task(decision)
             self._begin(decision, self._names.values())
             for group in groups:
                 self._job(
-                    replace(group, frame=self._rows_of(group.frame, shared)),
+                    replace(group, frame=self._rows.of(group.frame)),
                     replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)),
                 )
         if not task.digest_only:
             self._write_empty(task)
 
-    def _given(self, *, again: bool) -> DataFrame:
-        """Return what the function of the batch gets: rows that it shares with all jobs, unless
-        there is one job, which reads the batch as it is.
-
-        Args:
-            again: the batch is read in another pass, too.
-        """
-        if self._shared is not None:
-            return self._shared.frame
-        if self.consume_all and not self._is_plain:
-            self._is_plain = True
-            self.frame = self._jobs.without_ordering(self.frame)
-        keys = {sink.capabilities.one_task_per_key for sink in self.sinks.values()}
-        is_one_job = getattr(self.function, "writes_as_it_is", False) and len(keys) == 1
-        if is_one_job and not again:
-            return self.frame
-        self._shared = self._jobs.shared(self.frame)
-        return self._shared.frame
-
-    def _shared_by(
-        self, groups: Sequence[JobGroup], reads: Sequence[DataFrame], *, needed: bool
-    ) -> dict[int, Shared]:
-        """Return, by the frame that a job is to write, the rows that several jobs share."""
-        batch = None if self._shared is None else self._shared.frame
-        shared: dict[int, Shared] = {}
-        if self._shared is not None:
-            needed = needed or self._shared.is_read_often(reads)
-            if self._shared.keep(needed=needed):
-                shared[id(batch)] = self._shared
-        for frame in written_often(groups, self.frame if batch is None else batch):
-            rows = shared[id(frame)] = self._jobs.shared(frame)
-            self._also_shared.append(rows)
-        return shared
-
-    def _rows_of(self, frame: DataFrame, shared: Mapping[int, Shared]) -> DataFrame:
-        if id(frame) in shared:
-            return shared[id(frame)].frame
-        if self._shared is not None and frame is self._shared.frame:
-            return self.frame  # Nobody shares them.
-        return frame
-
-    @contextmanager
-    def _watched(self, shared: Sequence[Shared], *, several: bool) -> Iterator[None]:
-        if not several:
-            yield
-            return
-        with self._described("run the batch"), self._jobs.watching(shared):
-            yield
-
-    def _release(self) -> None:
-        self._jobs.unpin()
-        also, self._also_shared = self._also_shared, []
-        for rows in also:
-            rows.release()
-        if self._shared is not None:
-            self._shared.release()
-            self._shared = None
-
     def _begin(self, decision: RunWrites | TakeDigests | WriteKept, names: Iterable[str]) -> None:
-        """Tell the sinks; see ``TwoPhaseCommitSink.lock_order`` for the order."""
-        if isinstance(decision, TakeDigests):
-            return
-        ordered = self._in_lock_order(names)
-        with self._stoppable(ordered):
-            for name in ordered:
-                self._begun[name] = BatchAttempt(
-                    self.query_id, name, decision.generation, self.batch
-                )
-                self.sinks[name].begin_batch(self._begun[name])
-
-    @contextmanager
-    def _stoppable(self, names: Iterable[str]) -> Iterator[None]:
-        """Let the sinks end their waiting when the query is asked to stop; what they raise then is
-        a stop's.
-
-        Raises:
-            QueryStoppedError: in place of what a sink raised.
-        """
-        over, batch = threading.Event(), threading.current_thread()
-        sinks = [self.sinks[name] for name in names]
-
-        def watch() -> None:
-            if threading.current_thread() is batch:
-                return  # Where no thread can be started, nobody watches.
-            while not over.wait(STOP_LOOKED_FOR_EVERY_S):
-                if self.stop_requested():
-                    for sink in sinks:
-                        _stop_waiting(sink)
-
-        start_thread(watch, "onceforall-stops")
-        try:
-            yield
-        except RefusedRecordError:
-            raise
-        except Exception as error:
-            if self.stop_requested():
-                raise spark_errors.stopped() from error
-            raise
-        finally:
-            over.set()
-
-    def _end(self, begun: BatchAttempt) -> None:
-        try:
-            self.sinks[begun.sink].end_batch(begun)
-        except Exception as error:  # noqa: BLE001  whatever became of the batch, this doesn't change it
-            logger.warning(
-                "sink %s, at the end of batch %d: %s", begun.sink, self.batch, text_of(error)
-            )
+        if not isinstance(decision, TakeDigests):
+            self._sinks.begin(decision.generation, names)
 
     def _how_kept(
         self, decision: RunWrites | TakeDigests, frames: Sequence[DataFrame]
     ) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
-        batch = self.frame if self._shared is None else self._shared.frame
-        keeping = self.keeper.keeping(batch, frames, decision.generation, self.batch)
+        keeping = self.keeper.keeping(
+            self._rows.handed_out, frames, decision.generation, self.batch
+        )
         return None if keeping is None else replace(keeping, pad=self._pad_of_rows)
 
     @property
@@ -466,9 +317,8 @@ class SparkBatchWriter:
         """Release what is kept between two passes over the batch, and tell the sinks that it is
         over: complete, aborted or left to the next start.
         """
-        for begun in self._begun.values():
-            self._end(begun)
-        self._release()
+        self._sinks.end()
+        self._rows.release()
 
     def _spec(self, decision: RunWrites | TakeDigests, write: int) -> WriteSpec:
         name = self._names[write]
@@ -607,13 +457,6 @@ class SparkBatchWriter:
     def _attempts_lost(self) -> bool:
         """Tell whether a task attempt may have left an open transaction."""
         return self._jobs.attempts_lost(self._results, self.clock)
-
-
-def _stop_waiting(sink: TwoPhaseCommitSink) -> None:
-    try:
-        sink.stop_waiting()
-    except Exception as error:  # noqa: BLE001  the stop then waits for it
-        logger.debug("ending the waiting of a sink: %s", text_of(error))
 
 
 def _step_of(task: WriteTask) -> str:
