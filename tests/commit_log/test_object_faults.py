@@ -288,3 +288,18 @@ def test_a_mark_of_a_folder_is_no_file_in_it(s3_server, s3_bucket):
     assert client.list("state/0/_metadata") == []
     assert not (RemotePath(client, "state") / "0" / "_metadata").is_dir()
     assert [str(file)[-7:] for file in files_below(RemotePath(client))] == ["state/1"]
+
+
+def test_a_gateways_404_is_not_taken_for_an_object_that_is_not_there(s3_server, s3_bucket, proxy):
+    """A gateway answers so while it has no store behind it."""
+    client, key = client_of(s3_server, s3_bucket, proxy.endpoint), "_probe/there"
+    client.replace(key, b"content")
+    assert client.read("_probe/not there") is None
+    for requests in (1, 2):
+        proxy.bare_404("GET", count=requests)
+        with pytest.raises(CommitLogError, match="404"):
+            client.read(key)
+    assert client.read(key) == b"content"
+    proxy.bare_404("HEAD")
+    assert client.exists(key)
+    assert not client.exists("_probe/not there")

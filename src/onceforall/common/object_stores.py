@@ -149,6 +149,12 @@ def names_the_bucket(error: BaseException) -> bool:
     return "nosuchbucket" in str(error).lower()
 
 
+def is_absent(error: BaseException) -> bool:
+    """Tell whether a store says in its own words that an object isn't there."""
+    said = str(error).lower()
+    return any(word in said for word in ("nosuchkey", "blobnotfound"))
+
+
 def sentence(said: str) -> str:
     """Return what a person can do about an error of obstore's, with the store's own code for it.
 

@@ -3,7 +3,9 @@ which Hadoop's client can't create exclusively.
 
 A create is one PUT with ``If-None-Match: *`` (on GCS ``x-goog-if-generation-match: 0``), sent once:
 obstore's own retries are off for it, for they would turn an own create whose answer was lost into
-"exists" without a word. Reads and deletions may be sent again, and are.
+"exists" without a word. Reads and deletions may be sent again, and are. That
+something can't be read because it isn't there counts only in the store's own words, or where a
+listing doesn't have it: a bare 404 may be a gateway's.
 
 Settings have obstore's names (https://developmentseed.org/obstore/latest/api/store/aws/): the
 ``AWS_…``, ``GOOGLE_…`` and ``AZURE_…`` variables of the environment count, and what is given
@@ -19,6 +21,7 @@ from typing import Any
 from onceforall.commit_log.stores.client import Creation
 from onceforall.common.object_stores import (
     SCHEMES,
+    is_absent,
     names_the_bucket,
     obstore_module,
     opened,
@@ -60,9 +63,18 @@ class ObjectClient:
             try:
                 return bytes(self._obstore.get(self._again, key).bytes())
             except (FileNotFoundError, self._obstore.exceptions.NotFoundError) as error:
-                if names_the_bucket(error):
+                if names_the_bucket(error) or self._is_listed(error, key):
                     raise
                 return None
+
+    def _is_listed(self, error: BaseException, key: str) -> bool:
+        """Tell whether an object is there of which a 404 says that it isn't: where that isn't in
+        the store's own words it may be a gateway's, and a listing has to agree, or to fail as well.
+        """
+        if is_absent(error):
+            return False
+        folder, _, name = key.rpartition("/")
+        return name in self.list(folder)
 
     def create(
         self, key: str, content: bytes, in_time: Callable[[], bool] | None = None
@@ -96,12 +108,12 @@ class ObjectClient:
                 return
 
     def exists(self, key: str) -> bool:
-        """HEAD."""
+        """HEAD; where that says no, GET, for the answer to a HEAD has no words."""
         with self._explained("look for", key):
             try:
                 self._obstore.head(self._again, key)
             except (FileNotFoundError, self._obstore.exceptions.NotFoundError):
-                return False
+                return self.read(key) is not None
             return True
 
     def list(self, folder: str) -> list[str]:
