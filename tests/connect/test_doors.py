@@ -62,7 +62,8 @@ def test_exactly_once_writes_each_row_once_to_kafka_and_files(
 def test_what_a_function_persists_and_gives_up_is_computed_once_for_all_its_writes(
     connect_server, pipeline, database
 ):
-    """In whichever way it gives it up; see ``connect_program.split_at_random``."""
+    """In whichever way it gives it up, and where one job reads the batch more than once; see
+    ``connect_program.split_at_random``."""
     config = {
         "door": "exactly_once",
         "sinks": ["files", "postgres"],
@@ -70,11 +71,11 @@ def test_what_a_function_persists_and_gives_up_is_computed_once_for_all_its_writ
         "splits": True,
         "rows_per_batch": 200,
     }
-    pipeline.run(connect_server, until_batch=6, **config)
+    pipeline.run(connect_server, until_batch=10, **config)
     count = 200 * pipeline.batches()
     here, there = in_files(pipeline), [row for (row,) in in_table(database)]
     assert sorted(here + there) == list(range(count))
-    assert min(len(here), len(there)) > count / 4
+    assert min(len(here), len(there)) > count / 6
 
 
 @pytest.mark.long

@@ -4,7 +4,10 @@ meanwhile."""
 from contextlib import contextmanager
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.catalog import Catalog
+from pyspark.sql.classic.dataframe import DataFrame
 
 import onceforall as ofa
 from onceforall.driver import batch_writer
@@ -125,6 +128,62 @@ def test_one_job_that_reads_the_batch_twice_gets_one_computation(split, source, 
     assert written == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
 
 
+def in_a_cte(batch):
+    batch.createOrReplaceTempView("batch")
+    return batch.sparkSession.sql(
+        "WITH t AS (SELECT * FROM batch) SELECT value FROM t WHERE token < '8' "
+        "UNION ALL SELECT value FROM t WHERE token >= '8'"
+    )
+
+
+def through_its_rdd(batch):
+    same = batch.sparkSession.createDataFrame(batch.rdd, batch.schema)
+    return low(same).unionByName(high(same))
+
+
+def behind_a_checkpoint_to_come(batch):
+    return low(batch).unionByName(high(batch).localCheckpoint(eager=False))
+
+
+def in_pairs(batch):
+    """Each row with both halves, of which only one says yes, whatever the row was drawn as."""
+    session = batch.sparkSession
+    halves = session.range(8, numPartitions=4).selectExpr("id < 4 AS first", "id % 4 AS n")
+    pairs = batch.hint("shuffle_replicate_nl").crossJoin(halves)
+    return pairs.where("n = 0 AND (token < '8') = first").select("value")
+
+
+@pytest.mark.parametrize("made", [in_a_cte, through_its_rdd, behind_a_checkpoint_to_come, in_pairs])
+def test_one_job_that_reads_the_batch_twice_in_a_way_that_hides_it(split, source, made):
+    def process(batch, batch_id, transaction):
+        transaction.write("low", made(batch))
+
+    def drawn():
+        return source.stream().repartition(3).withColumn("token", F.expr(DRAWN))
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    split(process, drawn())  # The first one of a query is read once more, for its state.
+    source.add(*({"key": "k", "value": f"w{n}"} for n in range(COUNT)))
+    assert split(process, drawn()) == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
+
+
+def test_a_job_that_joins_the_batch_with_something_else_reads_it_once(split, source, spark):
+    """It would cost something to keep the rows for nothing."""
+    before, seen = set(spark.sparkContext._jsc.getPersistentRDDs().keySet()), []
+
+    def process(batch, batch_id, transaction):
+        names = batch.sparkSession.createDataFrame([("k", "name")], "key string, name string")
+        transaction.write("low", batch.join(names, "key").select("value"))
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    split(process, source.stream())
+    source.add({"key": "k", "value": "w"})
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    with behind_each_job(lambda: seen.append(set(kept().keySet()) - before)):
+        assert split(process, source.stream()) == sorted([*expected(), "w"])
+    assert seen == [set()]
+
+
 @pytest.mark.parametrize("persists", [False, True])
 def test_a_batch_that_one_job_reads_is_kept_if_the_function_asks_for_it(
     split, stream, spark, persists
@@ -169,6 +228,57 @@ def test_whoever_clears_sparks_cache_between_two_jobs_changes_nothing_for_the_ba
     assert in_both(tmp_path) == expected()
 
 
+GIVES_UP = {
+    "unpersist": lambda spark, drawn: drawn.unpersist(blocking=True),
+    "uncacheTable": lambda spark, _: spark.catalog.uncacheTable("drawn"),
+    "UNCACHE TABLE": lambda spark, _: spark.sql("UNCACHE TABLE drawn"),
+    "DROP VIEW": lambda spark, _: spark.sql("DROP VIEW IF EXISTS `drawn`"),
+    "dropTempView": lambda spark, _: spark.catalog.dropTempView("drawn"),
+    "clearCache": lambda spark, _: spark.catalog.clearCache(),
+    "CLEAR CACHE": lambda spark, _: spark.sql("clear cache;").collect(),
+}
+
+
+@pytest.mark.parametrize("how", GIVES_UP)
+def test_what_a_function_has_looked_at_is_what_is_written_though_it_gives_it_up(
+    split, source, spark, how
+):
+    other = spark.range(3).persist()
+
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        drawn.createOrReplaceTempView("drawn")
+        seen = [(row["value"],) for row in low(drawn).collect()]
+        transaction.write("low", spark.createDataFrame(seen, "value string"))
+        transaction.write("high", high(drawn))
+        GIVES_UP[how](batch.sparkSession, drawn)
+        other.unpersist()
+        assert not other.storageLevel.useMemory, "what nobody needs goes at once"
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    methods = [DataFrame.unpersist, Catalog.clearCache, SparkSession.sql]
+    assert split(process, source.stream()) == expected()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+    assert [DataFrame.unpersist, Catalog.clearCache, SparkSession.sql] == methods
+
+
+def test_a_cache_that_is_emptied_past_pyspark_is_computed_once_more_for_all_and_freed(
+    split, source, spark
+):
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        drawn.count()
+        transaction.write("low", low(drawn))
+        transaction.write("high", high(drawn))
+        drawn._jdf.unpersist(True)
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    assert split(process, source.stream()) == expected()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
 def test_a_cache_of_the_functions_that_somebody_clears_between_two_jobs_aborts_the_attempt(
     split, source, spark, tmp_path
 ):
@@ -180,13 +290,13 @@ def test_a_cache_of_the_functions_that_somebody_clears_between_two_jobs_aborts_t
         transaction.write("high", high(drawn))
 
     told = pytest.raises(Exception, match="Spark's cache was emptied while the jobs.*clearCache")
-    with behind_each_job(spark.catalog.clearCache), told:
+    with behind_each_job(spark._jsparkSession.catalog().clearCache), told:
         split(process, source.stream())
     assert in_both(tmp_path) == []
     assert split(process, source.stream()) == expected()
 
 
-@pytest.mark.parametrize("kind", [SharedRows, lambda frame: PersistedRows(frame, [])])
+@pytest.mark.parametrize("kind", [SharedRows, lambda frame: PersistedRows(frame, None)])
 def test_what_one_pass_over_a_batch_needs_the_next_one_gets(spark, kind):
     """A batch that is looked at first is written from the rows of which its state is."""
     before = spark.sparkContext._jsc.getPersistentRDDs().size()

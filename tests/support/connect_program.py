@@ -134,10 +134,45 @@ TOKEN = "reflect('java.util.UUID', 'randomUUID')"
 """A value that no computation gives again."""
 
 
+def in_two_parts(batch):
+    low, high = batch.where("of_stream < '8'"), batch.where("of_stream >= '8'")
+    return low.select("value").unionByName(high.select("value"))
+
+
+def by_a_statement(batch):
+    batch.createOrReplaceTempView("batch")
+    return batch.sparkSession.sql(
+        "WITH t AS (SELECT * FROM batch) SELECT value FROM t WHERE of_stream < '8' "
+        "UNION ALL SELECT value FROM t WHERE of_stream >= '8'"
+    )
+
+
+def with_a_look(batch):
+    seen = batch.where("of_stream < '8'").select("value").collect()
+    local = batch.sparkSession.createDataFrame([tuple(row) for row in seen], "value long")
+    return local.unionByName(batch.where("of_stream >= '8'").select("value"))
+
+
+def in_pairs(batch):
+    """Each row with both halves, of which only one says yes, whatever the row was drawn as."""
+    halves = batch.sparkSession.range(8, numPartitions=4).selectExpr(
+        "id < 4 AS first", "id % 4 AS n"
+    )
+    pairs = batch.repartition(3).hint("shuffle_replicate_nl").crossJoin(halves)
+    return pairs.where("n = 0 AND (of_stream < '8') = first").select("value")
+
+
+IN_ONE_JOB = dict(enumerate((in_two_parts, by_a_statement, with_a_look, in_pairs), start=6))
+
+
 def split_at_random(batch, batch_id, transaction):
     """Each row to one of two sinks, by such a value; each batch gives up its cache in another
-    way."""
+    way, or has one job read the batch more than once."""
     from pyspark.sql import functions as F
+
+    if batch_id in IN_ONE_JOB:
+        transaction.write("files", IN_ONE_JOB[batch_id](batch))
+        return
 
     session = batch.sparkSession
 

@@ -3,7 +3,8 @@
 ``transaction.write`` only registers: the jobs run when the function has returned, and by then one
 that persists, writes and unpersists, as functions for ``foreachBatch`` do, has unpersisted. Each
 job would then compute the shared frame anew; values that no replay gives again would lead a row to
-both of two writes, or to none.
+both of two writes, or to none. ``put_off`` keeps the content until the jobs have run; here is what
+else there is to it.
 
 Spark puts its caches into a plan when it makes a job of it
 (``CacheManager.useCachedData``). So a frame that is written is planned with the caches of that
@@ -24,6 +25,7 @@ from py4j.protocol import Py4JError
 
 from onceforall.common import logs
 from onceforall.errors import text_of
+from onceforall.spark import put_off
 from onceforall.spark.shared_rows import leaves_of
 
 if TYPE_CHECKING:
@@ -68,8 +70,21 @@ class HeldCaches:
             return frame
         from pyspark.sql import DataFrame as SparkDataFrame
 
+        if not self._held:
+            put_off.begin(self)
         self._held.append((frame, caches))
         return SparkDataFrame(held, frame.sparkSession)
+
+    def needs(self, frame: DataFrame) -> bool:
+        """Tell whether the cache of this very frame is held; see ``put_off``."""
+        try:
+            plan = _planned(frame._jdf)  # noqa: SLF001
+            if plan.getClass().getSimpleName() != _CACHE:
+                return False
+            return any(number in self._caches for number, _ in _caches_in(self._context, plan))
+        except (Py4JError, TypeError) as error:
+            logger.debug("whether a cache is held can't be seen: %s", text_of(error))
+            return False
 
     def fill(self) -> None:
         """Remember what is in the caches, or will be, before the first job reads them."""
@@ -83,6 +98,7 @@ class HeldCaches:
         """Free the caches that were unpersisted meanwhile; no error."""
         held, caches = self._held, self._caches
         self._held, self._filled = [], {}
+        put_off.end(self)
         try:
             kept = {
                 number

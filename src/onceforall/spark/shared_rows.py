@@ -15,6 +15,7 @@ keeps them is told to it later, when it is known what reads it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["SharedRows", "leaves_of"]
 
 logger = logs.logger("onceforall")
+
+_OF_RDD = "LogicalRDD"
+_OF_RDDS = frozenset({_OF_RDD, "ExternalRDD", "ExternalRDDScan"})
+_SAME_ROWS = frozenset({"CTERelationRef", "UnionLoopRef", "InMemoryRelation"})
+"""Leaves that read what stands elsewhere in the plan, or elsewhere at all."""
+_CARTESIAN = "CartesianProduct"
 
 
 class SharedRows:
@@ -70,18 +77,50 @@ class SharedRows:
         return self.frame
 
     def is_read_often(self, frames: Sequence[DataFrame]) -> bool:
-        """Tell whether jobs that read these frames, each one, would compute the rows more than once
+        """Tell whether jobs that read these frames, each one, might compute the rows more than once
         if they weren't kept; one job may do so, too.
         """
         if len(frames) > 1:
             return True
-        ours = int(self._rdd.id())
+        return not all(self._is_read_once(frame._jdf.queryExecution()) for frame in frames)  # noqa: SLF001
+
+    def _is_read_once(self, execution: Any) -> bool:
+        """Tell whether it is certain that a job which reads a frame computes no row of ours twice.
+
+        Args:
+            execution: the frame's ``QueryExecution``.
+        """
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        plan = execution.analyzed()
         reads = 0
-        for frame in frames:
-            for leaf in leaves_of(frame._jdf.queryExecution().analyzed()):  # noqa: SLF001
-                if leaf.getClass().getSimpleName() == "LogicalRDD" and int(leaf.rdd().id()) == ours:
+        try:
+            for leaf in leaves_of(plan):
+                if _name(leaf) == _OF_RDD and int(leaf.rdd().id()) == int(self._rdd.id()):
                     reads += 1
-        return reads > 1
+                elif self._may_lead_to_ours(leaf):
+                    return False
+            if reads > 1:
+                return False
+            patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+            # It pairs each partition of one side with each of the other, and computes both anew.
+            return not (
+                plan.containsPattern(patterns.INNER_LIKE_JOIN())
+                and _CARTESIAN in execution.executedPlan().toString()
+            )
+        except (Py4JError, TypeError) as error:
+            logger.debug("how often a batch is read can't be seen: %s", text_of(error))
+            return False
+
+    def _may_lead_to_ours(self, leaf: Any) -> bool:
+        """Tell whether a leaf that isn't ours may lead to it: one that other parts of the plan
+        stand for, or an RDD that was made of it.
+        """
+        if _name(leaf) in _SAME_ROWS:
+            return True
+        if _name(leaf) not in _OF_RDDS:
+            return False
+        made_of = leaf.rdd().toDebugString()
+        return re.search(rf"\[{int(self._rdd.id())}\]", made_of) is not None
 
     def keep(self, *, needed: bool) -> bool:
         """Say that all that reads the rows is known, and whether they are needed more than once.
@@ -122,6 +161,10 @@ class SharedRows:
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
         except Exception as error:  # noqa: BLE001  the JVM frees them when nothing refers to them
             logger.debug("the rows of a batch are not freed at once: %s", text_of(error))
+
+
+def _name(leaf: Any) -> str:
+    return str(leaf.getClass().getSimpleName())
 
 
 def leaves_of(plan: Any) -> list[Any]:

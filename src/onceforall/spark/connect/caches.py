@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
 from onceforall.errors import text_of
+from onceforall.spark.connect.plans import is_read_once
 from onceforall.spark.connect.server import server_is_gone
 from onceforall.spark.errors import cache_was_emptied
 
@@ -34,6 +35,12 @@ _OF_CACHE = re.compile(
 )
 """Statements that put something into Spark's cache, or take it out."""
 
+_LOOKS = ("to_pandas", "to_table", "to_table_as_iterator")
+_COMPUTE_NOTHING = frozenset(
+    {"create_dataframe_view", "register_function", "register_table_function"}
+)
+"""Commands that compute no rows; a statement may."""
+
 _Method = Callable[..., Any]
 
 
@@ -49,6 +56,8 @@ class FunctionCaches:
         self.persisted: list[DataFrame] = []
         self._tables: set[str] = set()
         self._given_up: list[Callable[[], object]] = []
+        self.has_looked = False
+        """Whether the function has had something computed."""
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -57,7 +66,10 @@ class FunctionCaches:
         from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+        client = type(self._spark.client)
         replaced: list[tuple[type, str, Callable[[_Method], _Method]]] = [
+            *((client, name, self._look) for name in _LOOKS),
+            (client, "execute_command", self._command),
             (ConnectFrame, "persist", self._persist),
             (ConnectFrame, "unpersist", partial(self._put_off, answer=lambda frame: frame)),
             (Catalog, "cacheTable", self._cache_table),
@@ -74,6 +86,20 @@ class FunctionCaches:
         finally:
             for owner, name, original in originals:
                 setattr(owner, name, original)
+
+    def _look(self, original: _Method) -> _Method:
+        def look(client: Any, *arguments: Any, **named: Any) -> Any:
+            self.has_looked = True
+            return original(client, *arguments, **named)
+
+        return look
+
+    def _command(self, original: _Method) -> _Method:
+        def execute(client: Any, command: Any, *arguments: Any, **named: Any) -> Any:
+            self.has_looked |= command.WhichOneof("command_type") not in _COMPUTE_NOTHING
+            return original(client, command, *arguments, **named)
+
+        return execute
 
     def _put_off(self, original: _Method, answer: _Method = lambda _: None) -> _Method:
         def put_off(owner: Any, *arguments: Any, **named: Any) -> Any:
@@ -139,6 +165,7 @@ class FunctionCaches:
         """Do what was put off; no error."""
         given_up, self._given_up = self._given_up, []
         self.persisted.clear()
+        self.has_looked = False
         self._tables.clear()
         for give_up in given_up:
             if server_is_gone():
@@ -154,12 +181,12 @@ class PersistedRows:
 
     Args:
         frame: the frame.
-        others: what else the function has persisted.
+        function: what the function of the batch has done with Spark's cache and its rows.
     """
 
-    def __init__(self, frame: DataFrame, others: Sequence[DataFrame]) -> None:
+    def __init__(self, frame: DataFrame, function: FunctionCaches) -> None:
         self.frame = frame
-        self._others = others
+        self._function = function
         self._unpersist = frame.unpersist
         self._is_wanted = False
         self._is_kept = True
@@ -176,8 +203,10 @@ class PersistedRows:
         return self.frame
 
     def is_read_often(self, frames: Sequence[DataFrame]) -> bool:
-        """Tell it where it can't be excluded: Connect shows no plan."""
-        return len(frames) > 1 or bool(self._others)
+        """Tell it where it can't be excluded: Connect shows little of a plan."""
+        if len(frames) > 1 or self._function.persisted or self._function.has_looked:
+            return True
+        return not all(is_read_once(frame, self.frame) for frame in frames)
 
     def keep(self, *, needed: bool) -> bool:
         """Take the rows out of the cache unless they are needed."""

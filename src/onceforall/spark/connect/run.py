@@ -212,7 +212,7 @@ class ConnectJobs:
         """Return what keeps a frame's rows in Spark's cache: nothing below it can be freed by a
         client.
         """
-        return PersistedRows(frame, self._caches.persisted)
+        return PersistedRows(frame, self._caches)
 
     def unpersisting_later(self) -> AbstractContextManager[None]:
         """Put off what the function takes out of Spark's cache: its jobs haven't run yet, and would
