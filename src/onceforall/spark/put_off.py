@@ -31,7 +31,7 @@ _Method = Callable[..., Any]
 
 _UNCACHES = re.compile(
     r"\s*(?:CLEAR\s+CACHE"
-    r"|(?:UNCACHE\s+TABLE|DROP\s+VIEW)\s+(?:IF\s+EXISTS\s+)?(?P<table>[`\w.]+))\s*;?\s*",
+    r"|UNCACHE\s+TABLE\s+(?:IF\s+EXISTS\s+)?(?P<table>[`\w.]+))\s*;?\s*",
     re.IGNORECASE,
 )
 
