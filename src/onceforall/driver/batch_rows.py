@@ -92,7 +92,9 @@ class BatchRows:
         Args:
             several: there is more than one job.
         """
-        return self._jobs.watching([*self._several.values()]) if several else nullcontext()
+        if not several and not self._several:
+            return nullcontext()  # One job reads everything once.
+        return self._jobs.watching([*self._several.values()], self.handed_out)
 
     def release(self) -> None:
         """Give up what is shared; the next pass begins anew."""

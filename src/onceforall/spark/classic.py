@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.spark import task_counts
 from onceforall.spark.determinism import Determinism
-from onceforall.spark.errors import cache_was_emptied
+from onceforall.spark.errors import cache_was_emptied, computed_twice
 from onceforall.spark.execution import check_execution, execution_of
 from onceforall.spark.held_caches import HeldCaches
+from onceforall.spark.kept_blocks import KeptBlocks
 from onceforall.spark.shared_rows import SharedRows
 
 if TYPE_CHECKING:
@@ -103,16 +104,26 @@ class ClassicRun:
 
     def jobs(self, batch: DataFrame) -> ClassicJobs:
         """Return what starts the jobs of one batch."""
-        return ClassicJobs(batch)
+        return ClassicJobs(batch, self.why_not)
 
 
 class ClassicJobs:
-    """The jobs of one batch; see ``surroundings.SparkJobs``."""
+    """The jobs of one batch; see ``surroundings.SparkJobs``.
+
+    Args:
+        batch: the batch's frame.
+        why_not: tells why a replay of frames may give other rows; see ``ClassicRun.why_not``.
+    """
 
     in_session = False
 
-    def __init__(self, batch: DataFrame) -> None:
+    def __init__(
+        self,
+        batch: DataFrame,
+        why_not: Callable[[DataFrame, Iterable[DataFrame]], str | None] = lambda *_: None,
+    ) -> None:
         self._batch = batch
+        self._why_not = why_not
         self._caches = HeldCaches(batch)
 
     @property
@@ -153,12 +164,31 @@ class ClassicJobs:
         return self._caches.holding(frame)
 
     @contextmanager
-    def watching(self, shared: Sequence[Shared]) -> Iterator[None]:  # noqa: ARG002  they are out of reach
-        """See that no cache of the function's is emptied within."""
+    def watching(self, shared: Sequence[Shared], batch: DataFrame) -> Iterator[None]:
+        """See that no cache of the function's is emptied within, and that on a cluster what is
+        shared is computed once, unless each computation gives the same.
+        """
         self._caches.fill()
+        own = [rows for rows in shared if isinstance(rows, SharedRows)]
+        reason = self._why_other_rows(own, batch)
+        blocks = None
+        if reason is not None:
+            rdds = [rows.rdd for rows in own]
+            blocks = KeptBlocks(self._context, [*rdds, *self._caches.rdds])
+            if not blocks.compute():
+                raise computed_twice(reason)
         yield
         if not self._caches.are_as_before():
             raise cache_was_emptied()
+        if blocks is not None and not blocks.are_as_before():
+            raise computed_twice(str(reason))
+
+    def _why_other_rows(self, shared: Sequence[SharedRows], batch: DataFrame) -> str | None:
+        """Return why what is shared may be computed twice, with other rows each time."""
+        if self._context._jsc.sc().isLocal():  # noqa: SLF001  Spark tells it in no other way
+            return None
+        others = [rows.of for rows in shared if rows.frame is not batch]
+        return self._why_not(batch, [*others, *self._caches.frames])
 
     def unpin(self) -> None:
         """Free the caches that the function has unpersisted."""

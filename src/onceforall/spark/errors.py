@@ -68,6 +68,21 @@ def cache_was_emptied() -> AttemptFailedError:
     )
 
 
+def computed_twice(reason: str) -> AttemptFailedError:
+    """Return the error of a batch whose jobs may have read other values each, on a cluster.
+
+    Args:
+        reason: why a computation may give other rows than the one before.
+    """
+    return AttemptFailedError(
+        "A part of the rows that several readers of the batch share is not where it was computed "
+        "first: an executor was lost, had no room for it, or a speculative copy of a task computed "
+        f"it as well. It may be of other values there ({reason}), so nothing is decided. If this "
+        "happens often, give the executors more memory and disk, switch spark.speculation off, or "
+        "write values that each computation gives again; the next start writes the batch anew"
+    )
+
+
 def _is_of_connect(error: Exception) -> bool:
     """Tell whether an error is one of Spark Connect's; its package needs grpc, and isn't imported
     for that.

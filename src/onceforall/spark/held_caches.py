@@ -112,6 +112,16 @@ class HeldCaches:
             logger.debug("caches are not freed at once: %s", text_of(error))
 
     @property
+    def frames(self) -> list[DataFrame]:
+        """What the function writes of them."""
+        return [frame for frame, _ in self._held]
+
+    @property
+    def rdds(self) -> list[Any]:
+        """The JVM's RDDs that they consist of; behind ``fill``."""
+        return [builder.cachedColumnBuffers() for builder in self._caches.values()]
+
+    @property
     def _caches(self) -> dict[int, Any]:
         return {number: builder for _, caches in self._held for number, builder in caches.items()}
 

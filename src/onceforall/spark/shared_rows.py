@@ -46,6 +46,7 @@ class SharedRows:
         frame: the same rows; what is derived from it shares them. It takes ``persist``, ``cache``
             and ``unpersist`` as what they mean, that its rows are wanted more than once, and keeps
             them by itself until ``release``.
+        of: the frame whose rows they are.
     """
 
     def __init__(self, frame: DataFrame) -> None:
@@ -53,6 +54,7 @@ class SharedRows:
         # The only way to an RDD of copies: an execution gives out the same row object again and
         # again, with other content.
         self.frame = frame.localCheckpoint(eager=False)
+        self.of = frame
         self._is_wanted = False
         self._keeps = True
         self._context = frame.sparkSession.sparkContext
@@ -65,6 +67,11 @@ class SharedRows:
         for name in ("persist", "cache"):
             setattr(self.frame, name, self._want)
         setattr(self.frame, "unpersist", self._leave)  # noqa: B010  mypy takes it for a mistake
+
+    @property
+    def rdd(self) -> Any:
+        """The JVM's RDD that keeps the rows."""
+        return self._rdd
 
     def _want(self, storageLevel: StorageLevel | None = None) -> DataFrame:  # noqa: ARG002, N803  Spark's
         self._is_wanted = True

@@ -138,11 +138,16 @@ class SparkJobs(Protocol):
     def unpersisting_later(self) -> AbstractContextManager[None]:
         """Keep what is unpersisted within until ``unpin``, where ``pinned`` can't."""
 
-    def watching(self, shared: Sequence[Shared]) -> AbstractContextManager[None]:
+    def watching(self, shared: Sequence[Shared], batch: DataFrame) -> AbstractContextManager[None]:
         """See that nothing which the jobs within share is computed anew between them.
 
+        Args:
+            shared: the rows that they share.
+            batch: the batch as its function has it.
+
         Raises:
-            AttemptFailedError: at the end: somebody has emptied Spark's cache.
+            AttemptFailedError: it was, or may have been: somebody has emptied Spark's cache, an
+                executor was lost.
         """
 
     def unpin(self) -> None:

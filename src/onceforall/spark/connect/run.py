@@ -220,7 +220,11 @@ class ConnectJobs:
         """
         return self._caches.kept()
 
-    def watching(self, shared: Sequence[Shared]) -> AbstractContextManager[None]:
+    def watching(
+        self,
+        shared: Sequence[Shared],
+        batch: DataFrame,  # noqa: ARG002  Connect doesn't show where its rows are
+    ) -> AbstractContextManager[None]:
         """See that what the jobs within read from Spark's cache is still in it behind them."""
         return self._caches.watching(shared)
 
