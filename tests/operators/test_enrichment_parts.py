@@ -530,6 +530,27 @@ class TestPostgres:
             keys[:1], lambda _: {keys[0]: ("new",)}
         ) == {keys[0]: ("new",)}
 
+    def test_a_pin_is_that_of_its_table_and_of_its_types(self, database, make):
+        """Two lookups of one query may name their tables alike."""
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+            for schema in ("de", "fr"):
+                connection.execute(f"CREATE SCHEMA {schema}")
+                connection.execute(f"CREATE TABLE {schema}.names (k text, v text)")
+        separator = "&" if "?" in database else "?"
+
+        def lookup(schema, kind="string"):
+            there = f"{database}{separator}options=-csearch_path%3D{schema}"
+            return PostgresLookup(there, "names", key="k", columns={"v": kind})
+
+        key, answers = ("a",), {}
+        lookups = [lookup("de"), lookup("fr"), lookup("de", "timestamp"), lookup("de")]
+        for number, each in enumerate(lookups):
+            made = pins.Pins(each, "pinned", "q", 1)
+            answers[number] = made.settle([key], lambda _, n=number: {key: (str(n),)})[key]
+            each.close()
+        assert answers == {0: ("0",), 1: ("1",), 2: ("2",), 3: ("0",)}
+
     def test_what_another_task_pinned_while_one_was_looking_up_is_what_both_use(
         self, database, make
     ):
@@ -578,7 +599,7 @@ class TestPostgres:
         keys = [(key,) for key in "abcd"]
         for number in (1, 2):
             first = pins.Pins(
-                PostgresLookup(database, "t", key="k", columns=["v"]), "pinned", "q", number
+                PostgresLookup(database, "t", key="k", columns={"v": "int"}), "pinned", "q", number
             )
             assert (
                 first.settle(keys, lambda _: {("a",): ("1",), ("b",): ("one",), ("c",): (None,)})[
@@ -612,9 +633,14 @@ class TestPostgres:
         far = text(20_000)
         plain = [("short",), ("#",), ("é",), (longest,)]
         keys = [*plain, (longer,), (far,), (far[:-1] + "\t",)]
-        columns = [*(f"{draw.getrandbits(252):063x}" for _ in range(20)), "15 characters ."]
+        kinds = ",".join(["string"] * 18)
+        columns = [*(f"{draw.getrandbits(252):063x}" for _ in range(17))]
+        execute(database, "CREATE TABLE t (k text)")
+        with psycopg.connect(database) as connection:
+            short = len(make(columns=[*columns, "x"]).pinned_as(connection)) - 1
+        columns.append("y" * (pins.LONGEST_NAME_BYTES - short))
         lookups = [make(), make(columns=columns), make(columns=[*columns, "x"])]
-        assert len(lookups[1].name) == pins.LONGEST_NAME_BYTES
+        assert len(f"{lookups[1].name}:{kinds} in public") == pins.LONGEST_NAME_BYTES
         for lookup in lookups:
             values = {key: (f"{n} {lookup.name}",) for n, key in enumerate(keys)}
             made = pins.Pins(lookup, "pinned", query, 1).settle(
@@ -628,7 +654,8 @@ class TestPostgres:
             ).fetchall()
         assert len(noted) == len(keys) * len(lookups)
         assert {lookup for lookup, _ in noted if not lookup.startswith("#")} == {
-            lookup.name for lookup in lookups[:2]
+            f"{lookups[0].name}:string in public",
+            f"{lookups[1].name}:{kinds} in public",
         }
         assert {key for _, key in noted if not key.startswith("#")} == {
             record_name(key) for key in plain

@@ -2,6 +2,7 @@
 for it, and the sound one passes."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -101,6 +102,7 @@ def test_a_sound_sink_passes_every_case_with_a_kill_at_every_line(tmp_path):
     sink = under_test(
         tmp_path,
         WithSecret,
+        NamesByWhat,
         patience_s=20,
         crash_points=50,
         lose=lose(tmp_path),
@@ -109,7 +111,7 @@ def test_a_sound_sink_passes_every_case_with_a_kill_at_every_line(tmp_path):
     report = check_sink(sink)
     assert set(report.skipped) == {"missing_predecessor_is_noticed"}
     assert set(report.passed) == set(cases(WithSecret(tmp_path))) - set(report.skipped)
-    assert len(report.passed) == 43
+    assert len(report.passed) == 46
     assert list(tmp_path.glob("*.jsonl"))
 
 
@@ -296,6 +298,74 @@ class CommitNeedsThePreparingProcess(JsonFileSink):
     def commit(self, permit, committables):
         known = tuple(c for c in committables if c["name"] in self.prepared)
         super().commit(permit, known)
+        return CommitReport(completed=tuple(committables))
+
+
+class FlushesOver(JsonFileSink):
+    """It writes each full buffer over the one before."""
+
+    def begin_transaction(self, attempt):
+        path = self.folder / f"{attempt.name}.tmp"
+        path.touch()
+        return {"path": path, "lines": []}
+
+    def invoke(self, transaction, rows):
+        for row in rows.to_pylist():
+            transaction["lines"].append(json.dumps(row) + "\n")
+            if len(transaction["lines"]) == 100:
+                transaction["path"].write_text("".join(transaction["lines"]))
+                transaction["lines"] = []
+
+    def pre_commit(self, transaction):
+        with transaction["path"].open("a") as file:
+            file.write("".join(transaction["lines"]))
+        return {"name": transaction["path"].stem}
+
+    def discard(self, transaction):
+        transaction["path"].unlink(missing_ok=True)
+
+
+class NamesByWhat(JsonFileSink):
+    """The last name is another one than that of the transaction."""
+
+    def named_by(self, committable, path):
+        raise NotImplementedError
+
+    def commit(self, permit, committables):
+        completed, lost = [], []
+        for committable in committables:
+            final = self.folder / f"{committable['final']}.jsonl"
+            try:
+                (self.folder / f"{committable['name']}.tmp").rename(final)
+            except FileNotFoundError:
+                if not final.exists():
+                    lost.append(LostTransaction(committable, "deleted"))
+                    continue
+            completed.append(committable)
+        return CommitReport(completed=tuple(completed), lost=tuple(lost))
+
+    def pre_commit(self, file):
+        committable = super().pre_commit(file)
+        return {**committable, "final": self.named_by(committable["name"], Path(file.name))}
+
+
+class NamesByContent(NamesByWhat):
+    def named_by(self, name, path):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class NamesByQueryAndBatch(NamesByWhat):
+    def named_by(self, name, path):
+        parts = name.split(".")
+        return "-".join([parts[1], *parts[-5:-2]])
+
+
+class CommitsInChunks(JsonFileSink):
+    """It forgets the last one that isn't full."""
+
+    def commit(self, permit, committables):
+        whole = len(committables) // 10 * 10 or len(committables)
+        super().commit(permit, committables[:whole])
         return CommitReport(completed=tuple(committables))
 
 
@@ -600,6 +670,10 @@ class ConfirmsBehindAGap(KnowsItsBatches):
 
 
 BROKEN = [
+    (FlushesOver, "long_transaction_in_parts", "missing are"),
+    (NamesByContent, "equal_rows_are_as_many_as_were_written", "missing are"),
+    (NamesByQueryAndBatch, "two_sinks_of_a_query_write_to_one_target", "missing are"),
+    (CommitsInChunks, "many_transactions_in_one_commit", "missing are"),
     (CommitIsNotIdempotent, "commit_twice", "FileNotFoundError"),
     (CommitNeedsThePreparingProcess, "commit_in_another_process", "missing are"),
     (CommitOmitsOne, "many_transactions_in_one_commit", "report each once"),
@@ -662,7 +736,7 @@ BROKEN = [
 ]
 
 
-QUICK = 18
+QUICK = 22
 
 
 @pytest.mark.parametrize(
@@ -699,6 +773,7 @@ def test_every_broken_sink_is_tried():
         IdempotentSink,
         Doubling,
         WithSecret,
+        NamesByWhat,
         KnowsItsBatches,
         Putting,
         PuttingTooLate,

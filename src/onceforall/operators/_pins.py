@@ -95,7 +95,7 @@ class Pins:
     def __init__(self, lookup: PostgresLookup, schema: str, query_id: str, batch: int) -> None:
         self._lookup = lookup
         self._schema = schema
-        self._of = [query_id, _bounded(lookup.name), batch]
+        self._query_id = query_id
         self._batch = batch
 
     def settle(
@@ -161,7 +161,7 @@ class Pins:
             self._execute(
                 "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
                 "OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.<) %s",
-                [*self._of[:2], self._batch - KEPT_BATCHES],
+                lambda lookup: [self._query_id, lookup, self._batch - KEPT_BATCHES],
             )
 
     def _read(self, names: list[str]) -> dict[str, str | None]:
@@ -170,7 +170,7 @@ class Pins:
             "OPERATOR(pg_catalog.=) %s "
             "AND batch OPERATOR(pg_catalog.=) %s AND key OPERATOR(pg_catalog.=) "
             "ANY(%s::pg_catalog.text[])",
-            [*self._of, names],
+            lambda lookup: [self._query_id, lookup, self._batch, names],
         )
         return dict(rows)
 
@@ -182,23 +182,27 @@ class Pins:
             "FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), "
             "pg_catalog.unnest(%s::pg_catalog.text[])) WITH ORDINALITY u(key, value, place) "
             "ORDER BY u.place ON CONFLICT DO NOTHING",
-            [*self._of, names, values],
+            lambda lookup: [self._query_id, lookup, self._batch, names, values],
         )
 
     def _delete(self, pins: Mapping[str, str | None]) -> None:
         """Delete pins, unless another task has put others in their place."""
+
         # Each alone: there are few, tasks that delete several at once could wait for each other,
         # and locking them in one order takes a right more.
+        def of(name: str, text: str | None) -> Callable[[str], list[Any]]:
+            return lambda lookup: [self._query_id, lookup, self._batch, name, text, text]
+
         for name, text in pins.items():
             self._execute(
                 "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
                 "OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.=) %s "
                 "AND key OPERATOR(pg_catalog.=) %s AND (value OPERATOR(pg_catalog.=) %s OR (value "
                 "IS NULL AND %s::pg_catalog.text IS NULL))",
-                [*self._of, name, text, text],
+                of(name, text),
             )
 
-    def _execute(self, statement: str, arguments: list[Any]) -> list[Any]:
+    def _execute(self, statement: str, arguments: Callable[[str], list[Any]]) -> list[Any]:
         from psycopg import sql
 
         table = sql.Identifier(
@@ -206,7 +210,10 @@ class Pins:
         )  # the driver takes a single % for a parameter
 
         def action(connection: psycopg.Connection[Any]) -> list[Any]:
-            cursor = self._lookup.execute(connection, sql.SQL(statement).format(table), arguments)
+            lookup = _bounded(self._lookup.pinned_as(connection))
+            cursor = self._lookup.execute(
+                connection, sql.SQL(statement).format(table), arguments(lookup)
+            )
             return cursor.fetchall() if cursor.description else []
 
         rows: list[Any] = self._lookup.patiently(action)

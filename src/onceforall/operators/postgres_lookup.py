@@ -121,6 +121,7 @@ class PostgresLookup(Lookup):
         self._connection: psycopg.Connection[Any] | None = None
         self._statement: sql.Composed | None = None
         self._casts: sql.Composed | None = None
+        self._pinned_as: str | None = None
         self._key_types: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,6 +131,7 @@ class PostgresLookup(Lookup):
             "_connection": None,
             "_statement": None,
             "_casts": None,
+            "_pinned_as": None,
         }
 
     def __repr__(self) -> str:
@@ -268,6 +270,17 @@ class PostgresLookup(Lookup):
         """Run a statement, and return when its rows are here; see ``answering``."""
         with self.answering(connection):
             return connection.execute(statement, arguments)
+
+    def pinned_as(self, connection: psycopg.Connection[Any]) -> str:
+        """Return what tells this lookup from others whose values can't stand for its own: with
+        the schema in which the table is found, and the columns' types.
+        """
+        if self._pinned_as is None:
+            found = self.execute(connection, _SCHEMA_OF, [self._table]).fetchone()
+            kinds = ",".join(kind.strip().lower() for kind in self.columns.values())
+            schema = "" if found is None else found[0]
+            self._pinned_as = f"{self.name}:{kinds} in {schema}"
+        return self._pinned_as
 
     def _late(self) -> str:
         return f"{self!r} gave no answer within timeout_s={self._timeout_s:g}."
@@ -516,6 +529,13 @@ def _spark_type(column: psycopg.Column) -> str:
             f"columns={{{column.name!r}: 'decimal(20,6)', …}}."
         )
     return _TYPES[column.type_code]
+
+
+_SCHEMA_OF: LiteralString = """
+    SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_class c
+    JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+    WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(%s)
+"""
 
 
 def _named(name: str) -> sql.Identifier:

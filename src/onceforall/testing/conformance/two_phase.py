@@ -96,9 +96,49 @@ def commit_in_two_processes_at_once(case: Case) -> None:
 @_case
 def many_transactions_in_one_commit(case: Case) -> None:
     """One commit takes all tasks' transactions, and reports each once."""
-    driver, rows = case.driver(), case.numbers(16)
-    prepared = [driver.prepared(rows[i::8], partition=i, slot=i) for i in range(8)]
+    driver, rows = case.driver(), case.numbers(46)
+    prepared = [driver.prepared(rows[i::23], partition=i, slot=i) for i in range(23)]
     driver.commit(*driver.confirm(*prepared))
+    case.visible(rows)
+
+
+@_case
+def long_transaction_in_parts(case: Case) -> None:
+    """A transaction has all rows of all its parts, whatever a buffer holds."""
+    driver, written = case.driver(), []
+    task = driver.begin()
+    for count in (1, 99, 100, 101, 1_000, 2, 1_025):
+        rows = case.numbers(count)
+        task.invoke(rows)
+        written += rows
+    driver.commit(*driver.confirm(task.prepared()))
+    case.visible(written)
+
+
+@_case
+def equal_rows_are_as_many_as_were_written(case: Case) -> None:
+    """Two transactions with equal rows are two: of one batch, and of two."""
+    driver, rows = case.driver(), case.numbers()
+    sink = case.under.make_sink()
+    sink.close()
+    if sink.capabilities.one_task_per_key:
+        raise SkipCase("the sink writes by a key, so equal rows may be one")
+    prepared = [driver.prepared(rows, partition=i, slot=i) for i in range(2)]
+    driver.commit(*driver.confirm(*prepared))
+    case.visible(rows, rows)
+    driver.commit(*driver.confirm(driver.prepared(rows, batch=2)), batch=2)
+    case.visible(rows, rows, rows)
+
+
+@_case
+def two_sinks_of_a_query_write_to_one_target(case: Case) -> None:
+    """Sinks of one query may have one target: neither takes the other's transactions for its own,
+    nor its names.
+    """
+    drivers, rows = [case.driver(sink=name) for name in ("out", "other")], case.numbers(6)
+    decided = [driver.confirm(driver.prepared(rows[i::2])) for i, driver in enumerate(drivers)]
+    for driver, committables in zip(drivers, decided, strict=True):
+        driver.commit(*committables)
     case.visible(rows)
 
 
