@@ -9,6 +9,7 @@ import threading
 import uuid
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import psycopg
@@ -52,9 +53,28 @@ class Store(Lookup):
         return {key: [Version(self.values[key])] for key in keys if key in self.values}
 
 
+def test_what_is_enriched_in_each_batch_is_handed_over_once():
+    """A function of a query may call ``enrich``; the thread keeps its properties."""
+
+    def secret(value):
+        lookup = Store({})
+        lookup.secrets = lambda: {"password": value}
+        return lookup
+
+    told = {}
+    context = SimpleNamespace(setLocalProperty=told.__setitem__)
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+    first = enrichment._hand_over(secret("one"), frame)
+    assert [enrichment._hand_over(secret("one"), frame) for _ in range(3)] == [first] * 3
+    assert len(told) == 1
+    assert enrichment._hand_over(secret("two"), frame) != first
+    assert len(told) == 2
+    assert enrichment._hand_over(Store({}), frame)[1] is None
+
+
 def enricher(lookup, **changes):
     settings = {
-        "token": uuid.uuid4().hex, "pad": None, "lookup": lookup, "by": ("k",), "types": (pa.string(), pa.decimal128(10, 2)), "missing": "null", "defaults": (None, None), "status": None,
+        "token": uuid.uuid4().hex, "handed_as": "", "pad": None, "lookup": lookup, "by": ("k",), "types": (pa.string(), pa.decimal128(10, 2)), "missing": "null", "defaults": (None, None), "status": None,
         "as_of": None, "pin_schema": None, "cache_keys": 100, "cache_for_s": 60.0,
     }  # fmt: skip
     return Enricher(**{**settings, **changes})
@@ -545,11 +565,12 @@ class TestPostgres:
 
         key, answers = ("a",), {}
         lookups = [lookup("de"), lookup("fr"), lookup("de", "timestamp"), lookup("de")]
+        lookups.append(PostgresLookup(database, "de.names", key="k", columns={"v": "STRING"}))
         for number, each in enumerate(lookups):
             made = pins.Pins(each, "pinned", "q", 1)
             answers[number] = made.settle([key], lambda _, n=number: {key: (str(n),)})[key]
             each.close()
-        assert answers == {0: ("0",), 1: ("1",), 2: ("2",), 3: ("0",)}
+        assert answers == {0: ("0",), 1: ("1",), 2: ("2",), 3: ("0",), 4: ("0",)}
 
     def test_what_another_task_pinned_while_one_was_looking_up_is_what_both_use(
         self, database, make
@@ -633,14 +654,15 @@ class TestPostgres:
         far = text(20_000)
         plain = [("short",), ("#",), ("é",), (longest,)]
         keys = [*plain, (longer,), (far,), (far[:-1] + "\t",)]
-        kinds = ",".join(["string"] * 18)
-        columns = [*(f"{draw.getrandbits(252):063x}" for _ in range(17))]
         execute(database, "CREATE TABLE t (k text)")
+        columns = [*(f"{draw.getrandbits(252):063x}" for _ in range(15))]
         with psycopg.connect(database) as connection:
-            short = len(make(columns=[*columns, "x"]).pinned_as(connection)) - 1
-        columns.append("y" * (pins.LONGEST_NAME_BYTES - short))
-        lookups = [make(), make(columns=columns), make(columns=[*columns, "x"])]
-        assert len(f"{lookups[1].name}:{kinds} in public") == pins.LONGEST_NAME_BYTES
+            known = make(columns=[*columns, "x"]).pinned_as(connection)
+            columns.append("y" * (pins.LONGEST_NAME_BYTES - len(known) + 1))
+            lookups = [make(), make(columns=columns), make(columns=[*columns, "x"])]
+            names = [lookup.pinned_as(connection) for lookup in lookups]
+        assert names[0] == "public.t(k):v string"
+        assert len(names[1]) == pins.LONGEST_NAME_BYTES
         for lookup in lookups:
             values = {key: (f"{n} {lookup.name}",) for n, key in enumerate(keys)}
             made = pins.Pins(lookup, "pinned", query, 1).settle(
@@ -654,8 +676,7 @@ class TestPostgres:
             ).fetchall()
         assert len(noted) == len(keys) * len(lookups)
         assert {lookup for lookup, _ in noted if not lookup.startswith("#")} == {
-            f"{lookups[0].name}:string in public",
-            f"{lookups[1].name}:{kinds} in public",
+            *names[:2],
         }
         assert {key for _, key in noted if not key.startswith("#")} == {
             record_name(key) for key in plain

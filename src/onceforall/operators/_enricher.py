@@ -82,6 +82,7 @@ class Enricher:
     """The function of ``mapInArrow``; see ``enrich`` for its attributes."""
 
     token: str
+    handed_as: str
     pad: bytes | None = field(repr=False)
     lookup: Lookup
     by: tuple[str, ...]
@@ -138,7 +139,7 @@ class Enricher:
         if self.token not in _workers:
             while len(_workers) >= _LOOKUPS_PER_WORKER:
                 _workers.popitem(last=False)[1][0].close()
-            self.lookup.receive(received(property_of(self.token), self.pad))
+            self.lookup.receive(received(self.handed_as, self.pad))
             _workers[self.token] = (self.lookup, TimedCache(self.cache_keys, self.cache_for_s))
         _workers.move_to_end(self.token)
         return _workers[self.token]
@@ -216,11 +217,6 @@ errors are of these kinds."""
 
 def _read(text: Text, reader: Callable[[str], Any]) -> Any:
     return None if text is None else reader(text)
-
-
-def property_of(token: str) -> str:
-    """Return the name under which the lookup's secret values are handed over."""
-    return f"lookup-{token}"
 
 
 def version_at(versions: Iterable[Version], at_us: int | None) -> tuple[Text, ...] | None:

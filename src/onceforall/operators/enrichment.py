@@ -18,13 +18,15 @@ when which one is needed:
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from onceforall.common import arguments
 from onceforall.errors import OptionError, RefusedRecordError, SchemaError
-from onceforall.operators._enricher import UNFIT, Enricher, array_of, property_of
+from onceforall.operators._enricher import UNFIT, Enricher, array_of
 from onceforall.operators.lookups import Lookup
 from onceforall.operators.postgres_lookup import PostgresLookup
 from onceforall.task.secret_values import Handover
@@ -108,9 +110,9 @@ def enrich(
     if pin:
         assert isinstance(lookup, PostgresLookup)
         _create_pins(lookup, pin_schema)
-    token = uuid.uuid4().hex
+    handed_as, pad = _hand_over(lookup, frame)
     enricher = Enricher(
-        token, _hand_over(lookup, token, frame), lookup, tuple(names), tuple(_arrow_type(each.dataType, each.name) for each in types.fields), missing, given, status, as_of,  # noqa: E501
+        uuid.uuid4().hex, handed_as, pad, lookup, tuple(names), tuple(_arrow_type(each.dataType, each.name) for each in types.fields), missing, given, status, as_of,  # noqa: E501
         pin_schema if pin else None, cache_keys, cache_for_s,
     )  # fmt: skip
     added = [
@@ -121,20 +123,30 @@ def enrich(
     return frame.mapInArrow(enricher, StructType([*plain, *added]))
 
 
-def _hand_over(lookup: Lookup, token: str, frame: DataFrame) -> bytes | None:
-    """Put one half of the lookup's secret values in a local property of this thread, and return the
-    other; see ``onceforall.task.secret_values``.
+_handed: dict[bytes, tuple[str, Handover]] = {}
+"""By a digest of the secret values: a function of a query may call ``enrich`` in each batch, and
+nobody takes a property out again."""
+
+
+def _hand_over(lookup: Lookup, frame: DataFrame) -> tuple[str, bytes | None]:
+    """Put one half of the lookup's secret values in a local property of this thread, and return its
+    name and the other half; see ``onceforall.task.secret_values``.
 
     The thread of a query inherits the properties of the one that starts it, and all its jobs have
     them.
     """
-    name = property_of(token)
-    handover = Handover({name: cast("Any", lookup)})  # all it asks of a sink are its secrets
+    values = json.dumps(dict(lookup.secrets()), sort_keys=True)
+    digest = hashlib.sha256(values.encode()).digest()
+    if digest not in _handed:
+        name = f"lookup-{uuid.uuid4().hex}"
+        # All it asks of a sink are its secrets.
+        _handed.setdefault(digest, (name, Handover({name: cast("Any", lookup)})))
+    name, handover = _handed[digest]
     if name in handover.pads:
         # For as long as the query runs, and not just around a job: whose job it will be isn't known
         # here.
         handover._set(frame.sparkSession.sparkContext, handover._properties)  # noqa: SLF001
-    return handover.pads.get(name)
+    return name, handover.pads.get(name)
 
 
 def _arrow_type(kind: DataType, name: str) -> pa.DataType:

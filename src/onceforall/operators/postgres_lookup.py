@@ -272,14 +272,14 @@ class PostgresLookup(Lookup):
             return connection.execute(statement, arguments)
 
     def pinned_as(self, connection: psycopg.Connection[Any]) -> str:
-        """Return what tells this lookup from others whose values can't stand for its own: with
-        the schema in which the table is found, and the columns' types.
+        """Return what tells this lookup from others whose values can't stand for its own: by the
+        table that is found, however it is written, and with the columns' types.
         """
         if self._pinned_as is None:
-            found = self.execute(connection, _SCHEMA_OF, [self._table]).fetchone()
-            kinds = ",".join(kind.strip().lower() for kind in self.columns.values())
-            schema = "" if found is None else found[0]
-            self._pinned_as = f"{self.name}:{kinds} in {schema}"
+            found = self.execute(connection, _FOUND_AS, [self._table]).fetchone()
+            table = self._table if found is None else ".".join(found)
+            columns = (f"{name} {kind.strip().lower()}" for name, kind in self.columns.items())
+            self._pinned_as = f"{table}({','.join(self._key)}):{','.join(columns)}"
         return self._pinned_as
 
     def _late(self) -> str:
@@ -531,8 +531,8 @@ def _spark_type(column: psycopg.Column) -> str:
     return _TYPES[column.type_code]
 
 
-_SCHEMA_OF: LiteralString = """
-    SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_class c
+_FOUND_AS: LiteralString = """
+    SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
     WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(%s)
 """

@@ -98,7 +98,8 @@ class HeldCaches:
         """Free the caches that were unpersisted meanwhile; no error."""
         held, caches = self._held, self._caches
         self._held, self._filled = [], {}
-        put_off.end(self)
+        if held:
+            put_off.end(self)
         try:
             kept = {
                 number
