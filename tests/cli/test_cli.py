@@ -10,7 +10,9 @@ import pytest
 import onceforall.cli
 from onceforall._version import __version__
 from onceforall.cli import main
+from onceforall.commit_log.stores.probing import Check, Verdict
 from onceforall.embedded.network import broker_answers, can_listen
+from onceforall.operate import stores
 
 
 def test_the_version_is_printed(capsys):
@@ -122,3 +124,14 @@ def test_a_broker_that_dies_is_an_error_of_the_command():
 
 def test_every_group_of_commands_is_registered_by_its_module_name():
     assert all(name.startswith("onceforall.cli.") for name in onceforall.cli._COMMAND_GROUPS)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_store_that_keeps_no_promise_is_told_by_the_exit_code(
+    monkeypatch, tmp_path, capsys, kept, arguments
+):
+    found = Check("memory", (Verdict("exclusive", kept, "so it is"),), {})
+    monkeypatch.setattr(stores, "check_store", lambda *_, **__: found)
+    assert main(["store", "check", *arguments, str(tmp_path)]) == (0 if kept else 1)
+    assert "so it is" in capsys.readouterr().out

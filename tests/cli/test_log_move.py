@@ -11,13 +11,15 @@ import sys
 import pytest
 
 from commit_log.building import commit, open_log
-from commit_log.stores import Actor
+from commit_log.stores import Actor, MemoryStore
 from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
+from onceforall.commit_log.creating import Creator
 from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.driver import place
 from onceforall.errors import CheckpointMismatchError, FencedError, OptionError
+from onceforall.operate import moving
 from onceforall.operate.moving import move_log
 from onceforall.protocol.entries import Claim, Done
 from onceforall.spark.stores import Stores
@@ -390,3 +392,12 @@ def test_by_the_command_to_s3(checkpoint, s3_server, s3_bucket):
     generation = assert_moved.claim(Claim(QUERY, "late", "/somewhere", "tests")).generation
     with pytest.raises(CheckpointMismatchError, match="was moved to s3a:"):
         assert_moved.seal_below(generation)
+
+
+def test_the_floor_of_an_earlier_try_is_raised_to_what_is_copied_now():
+    """Chains may have been dropped in the old place since, and would be missed in the new one."""
+    store = MemoryStore()
+    ask = Creator(store, (0, 0), lambda _: None, lambda: True)
+    for oldest in (2, 2, 5):
+        moving._begin_floors(store, 0, oldest, ask)
+        assert Floors(store, 0, ask, moving._now).newest().generation == oldest

@@ -109,3 +109,14 @@ def test_a_transaction_without_rows_may_need_no_commit():
     task = WriteTask((), "query", 1, 3, 5, digest_only=False)
     written._empty_transaction(task, 0)
     assert written._empty == {}
+
+
+@pytest.mark.parametrize(("redo", "opened"), [(None, True), ({(0, 0)}, True), ({(0, 1)}, False)])
+def test_a_transaction_without_rows_is_opened_where_it_is_wanted(monkeypatch, redo, opened):
+    """Also again, if it was lost: nobody else would open it, and each start would fail."""
+    written, made = writer(Sink()), []
+    monkeypatch.setattr(written, "_results", [])
+    monkeypatch.setattr(written, "_empty_transaction", lambda _, write: made.append(write))
+    task = WriteTask((), "query", 1, 3, 5, digest_only=False, redo=redo and frozenset(redo))
+    written._write_empty(task)
+    assert made == [0] * opened

@@ -198,3 +198,16 @@ def test_whether_tasks_are_speculative_is_asked_of_the_context_and_not_of_the_se
         session.range(1), 0, lambda *_: None, {}, "query", False, Projections({})
     )
     assert not writer._attempts_lost()
+
+
+def test_frames_of_one_schema_have_the_columns_of_the_sink_that_they_go_to(spark):
+    from pyspark.sql import functions as F
+
+    class Sink:
+        def __init__(self, name):
+            self.columns = lambda _: [F.col(name)]
+
+    columns = Projections({"good": Sink("key"), "bad": Sink("n")})
+    frame = spark.createDataFrame([("x", 1)], "key string, n int")
+    taken = [columns.of_writes([name], frame).writes[0].names for name in ("good", "bad", "good")]
+    assert taken == [("key",), ("n",), ("key",)]

@@ -214,6 +214,14 @@ def sums(*each):
             id="one split only",
         ),
         pytest.param(
+            (Digest(1, 7), Digest(3, 10)),
+            [1],
+            (Digest(1, 7), Digest(1, 7), Digest(2, 3)),
+            {},
+            {1: 2, 2: 3},
+            id="split, with a part that is equal to one that is visible",
+        ),
+        pytest.param(
             (Digest(10, 7), *sums(*range(100, 130))),
             [0],
             (Digest(4, 3), *sums(*range(100, 130)), Digest(6, 4)),

@@ -34,6 +34,7 @@ from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files import FileSink
 from onceforall.sinks.files.data_files import attempt_of
 from onceforall.sinks.files.driver.staged_files import read_staged
+from onceforall.sinks.files.task import writer
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import (
     QUERY,
@@ -1060,3 +1061,16 @@ def test_a_map_with_a_key_twice_is_refused_where_readers_would_not_agree(tmp_pat
     else:
         commit(sink, 1, numbers(3, m=values))
         assert read_files(tmp_path).to_arrow().num_rows == 5
+
+
+def test_a_file_in_several_chunks_has_the_rows_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "CHUNK_BYTES", 2_000)
+    sink = checked(tmp_path / "out")
+    transaction = sink.begin_transaction(attempt())
+    for start in range(0, 3_000, 300):
+        sink.invoke(transaction, numbers(300, start))
+    committable = sink.pre_commit(transaction)
+    ((_, _, rows, _),) = committable["files"]
+    assert rows == 3_000
+    sink.discard(transaction)
+    sink.close()

@@ -109,3 +109,11 @@ def test_an_end_that_an_old_leader_told_at_first_is_not_the_end():
     log = [entry(10, OURS, EPOCH), earlier, ours, entry(13), entry(14)]
     log.append(entry(15, OURS, EPOCH + 1, commits=False))
     assert marker_in(log, ends=[12, 16]) == Marker(False, EPOCH + 1, 15)
+
+
+def test_a_partition_that_is_gone_is_not_one_without_a_leader(monkeypatch):
+    """What is withheld for a leader that never comes would never be seen."""
+    reader = TransactionReader(None, None)
+    told = {("t", 0): ("127.0.0.1", 9092), ("t", 1): None}
+    monkeypatch.setattr(reader, "_leaders_of", lambda topics, look: told)
+    assert reader.leaderless([("t", 0), ("t", 1), ("t", 2), ("gone", 0)]) == [("t", 1)]

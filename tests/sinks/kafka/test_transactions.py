@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from onceforall import KafkaSink
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
+from onceforall.sinks.kafka import sink as kafka_sink
 from onceforall.sinks.kafka.task import live as live_module
 from onceforall.sinks.kafka.task import producers
 
@@ -706,3 +707,22 @@ def test_a_producer_whose_own_commit_is_in_doubt_begins_no_other_transaction(dou
     producer.poll = lambda _: setattr(watch, "doubt", next(polls, doubt))
     assert live_module.LiveProducer.advance(producer) == (doubt is None)
     assert bool(begun) == (doubt is None)
+
+
+def test_what_the_statistics_tell_while_a_producer_is_identified_is_in_the_committable(monkeypatch):
+    """That a coordinator has moved is told by them alone."""
+    released = []
+    watch = SimpleNamespace(doubt=None)
+
+    def identify():
+        watch.doubt = "the coordinator has moved"
+        return 7, 1
+
+    producer = SimpleNamespace(
+        name="n", watch=watch, identify=identify, check_open=lambda: None, burnt=(), topics=set()
+    )
+    transaction = SimpleNamespace(producer=producer, records=3, batch=0, flush=lambda: None)
+    monkeypatch.setattr(kafka_sink.POOL, "release", released.append)
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, topic="t")
+    assert sink.pre_commit(transaction)["doubtful"] is True
+    assert released == [producer]
