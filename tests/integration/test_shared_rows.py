@@ -1,6 +1,7 @@
 """What several jobs of a batch read is computed once, whoever persists, unpersists or clears
 meanwhile."""
 
+import uuid
 from contextlib import contextmanager
 
 import pytest
@@ -260,6 +261,20 @@ def test_what_a_function_has_looked_at_is_what_is_written_though_it_gives_it_up(
     assert split(process, source.stream()) == expected()
     assert spark.sparkContext._jsc.getPersistentRDDs().size() <= before
     assert [DataFrame.unpersist, Catalog.clearCache, SparkSession.sql] == methods
+
+
+def test_an_rdd_that_the_function_persists_stays_until_its_frames_are_written(split, source, spark):
+    def process(batch, batch_id, transaction):
+        rdd = batch.rdd.map(lambda row: (row["value"], uuid.uuid4().hex)).cache()
+        drawn = batch.sparkSession.createDataFrame(rdd, "value string, token string")
+        transaction.write("low", low(drawn))
+        transaction.write("high", high(drawn))
+        rdd.unpersist()
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    before = set(spark.sparkContext._jsc.getPersistentRDDs())
+    assert split(process, source.stream()) == expected()
+    assert set(spark.sparkContext._jsc.getPersistentRDDs()) <= before
 
 
 def test_a_cache_that_is_emptied_past_pyspark_is_computed_once_more_for_all_and_freed(

@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from onceforall.common import clock, logs
 from onceforall.common.threads import Threads, start_thread
+from onceforall.driver.closing import close_all
 from onceforall.errors import (
     BatchTooSlowError,
     ConfigurationError,
@@ -266,8 +267,7 @@ class Coordinator:
     def close(self) -> None:
         """Release threads and the sinks' connections."""
         self._threads.shutdown(wait=False)
-        for sink in self._resources.sinks.values():
-            sink.close()
+        close_all(self._resources.sinks)
 
     def step(self) -> None:
         """Execute the next pending decision, and feed its answer in."""

@@ -24,6 +24,7 @@ from onceforall.common import arguments, logs
 from onceforall.common.threads import result_within
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import SparkBatchWriter
+from onceforall.driver.closing import close_all
 from onceforall.driver.coordinator import Coordinator, Resources
 from onceforall.driver.executors import check_executors
 from onceforall.driver.log_folder import (
@@ -304,8 +305,7 @@ class QueryRun:
             return cls._opened(spark_run, checkpoint, stores, sinks, settings)
         except BaseException:
             # Nobody else knows of these copies, and they have connected already.
-            for sink in sinks.values():
-                sink.close()
+            close_all(sinks)
             raise
 
     @classmethod

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onceforall.driver.closing import close_all
 from onceforall.driver.log_folder import (
     bind_log,
     check_identity,
@@ -111,5 +112,4 @@ def _check_sinks(  # noqa: PLR0917
                 sink.columns(whole.schema)
         check_sinks(checked, spark, query_id, whole.output_mode)
     finally:
-        for sink in checked.values():
-            sink.close()
+        close_all(checked)

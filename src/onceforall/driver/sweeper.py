@@ -11,6 +11,7 @@ from functools import partial
 from onceforall.commit_log import CommitLog
 from onceforall.common import logs
 from onceforall.common.threads import start_thread
+from onceforall.driver.closing import close
 from onceforall.errors import text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.sweeping import Sweep
@@ -113,10 +114,7 @@ class Sweeper:
                 return
 
     def _close_sink(self, name: str) -> None:
-        try:
-            self._sinks[name].close()
-        except Exception as error:  # noqa: BLE001  the end of the process closes it
-            logger.debug("closing sink %s: %s", name, text_of(error))
+        close(name, self._sinks[name])
 
     def sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         """Sweep sinks beside one another; what fails is logged, and done by a later turn."""

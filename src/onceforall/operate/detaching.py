@@ -41,6 +41,7 @@ from onceforall.commit_log.envelope import DETACHED, encode_detached
 from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
 from onceforall.driver import place
+from onceforall.driver.closing import close_all
 from onceforall.driver.coordinator import Coordinator, Prepared, Resources
 from onceforall.driver.targets import check_adopted, check_targets, identity_of, kinds_of
 from onceforall.errors import (
@@ -312,8 +313,7 @@ def _checked(
 
 
 def _close(sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
-    for sink in sinks.values():
-        sink.close()
+    close_all(sinks)
 
 
 def _names(commit: Commit) -> set[str]:

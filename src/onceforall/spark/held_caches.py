@@ -26,7 +26,7 @@ from py4j.protocol import Py4JError
 from onceforall.common import logs
 from onceforall.errors import text_of
 from onceforall.spark import put_off
-from onceforall.spark.shared_rows import leaves_of
+from onceforall.spark.shared_rows import ids_in, leaves_of, rdds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,6 +46,7 @@ class HeldCaches:
         self._batch = batch
         self._held: list[tuple[DataFrame, dict[int, Any]]] = []
         self._filled: dict[int, int] = {}
+        self._rdds: set[int] = set()
 
     def __bool__(self) -> bool:
         """Whether any is held."""
@@ -55,6 +56,7 @@ class HeldCaches:
         """Return a frame of the same rows that reads the caches which the frame reads now."""
         jvm: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
         try:
+            self._hold_rdds(jvm)
             if _caches_of_session(jvm).isEmpty():
                 return frame
             plan = _planned(jvm)
@@ -70,8 +72,7 @@ class HeldCaches:
             return frame
         from pyspark.sql import DataFrame as SparkDataFrame
 
-        if not self._held:
-            put_off.begin(self)
+        put_off.begin(self)
         self._held.append((frame, caches))
         return SparkDataFrame(held, frame.sparkSession)
 
@@ -86,6 +87,22 @@ class HeldCaches:
             logger.debug("whether a cache is held can't be seen: %s", text_of(error))
             return False
 
+    def needs_rdd(self, number: int) -> bool:
+        """Tell whether a frame was made of this persisted RDD; see ``put_off``."""
+        return number in self._rdds
+
+    def _hold_rdds(self, jvm_frame: Any) -> None:
+        """Hold what the function persists one level below: RDDs of which it makes frames."""
+        persisted = {int(number) for number in self._context._jsc.getPersistentRDDs()}  # noqa: SLF001
+        if len(persisted) < 2:
+            return  # The batch's own, at most.
+        for rdd in rdds_of(jvm_frame.queryExecution().analyzed()):
+            # What the batch itself was made of is older than its function.
+            if int(rdd.id()) not in persisted:
+                self._rdds |= persisted & ids_in(rdd)
+        if self._rdds:
+            put_off.begin(self)
+
     def fill(self) -> None:
         """Remember what is in the caches, or will be, before the first job reads them."""
         self._filled = {number: _filling(builder) for number, builder in self._caches.items()}
@@ -97,8 +114,8 @@ class HeldCaches:
     def release(self) -> None:
         """Free the caches that were unpersisted meanwhile; no error."""
         held, caches = self._held, self._caches
-        self._held, self._filled = [], {}
-        if held:
+        self._held, self._filled, self._rdds = [], {}, set()
+        if put_off.is_held_by(self):
             put_off.end(self)
         try:
             kept = {

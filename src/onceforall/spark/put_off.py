@@ -23,7 +23,7 @@ from onceforall.errors import text_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Holder", "begin", "end"]
+__all__ = ["Holder", "begin", "end", "is_held_by"]
 
 logger = logs.logger("onceforall")
 
@@ -41,6 +41,9 @@ class Holder(Protocol):
 
     def needs(self, frame: DataFrame) -> bool:
         """Tell whether what Spark has cached of this very frame is among them."""
+
+    def needs_rdd(self, number: int) -> bool:
+        """Tell whether what this RDD has persisted is among them."""
 
 
 class _PutOff:
@@ -61,6 +64,12 @@ def begin(holder: Holder) -> None:
         if not _holders:
             _replace()
         _holders.add(holder)
+
+
+def is_held_by(holder: Holder) -> bool:
+    """Tell whether a batch has begun to need caches."""
+    with _lock:
+        return holder in _holders
 
 
 def end(holder: Holder) -> None:
@@ -100,12 +109,14 @@ def _is_put_off(holders: set[Holder], action: Callable[[], object]) -> bool:
 
 
 def _replace() -> None:
+    from pyspark import RDD
     from pyspark.sql.catalog import Catalog
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
     from pyspark.sql.session import SparkSession
 
     made: list[tuple[type, str, Callable[[_Method], _Method]]] = [
         (ClassicFrame, "unpersist", _of_frame),
+        (RDD, "unpersist", _of_rdd),
         (Catalog, "uncacheTable", _of_table),
         (Catalog, "dropTempView", _of_table),
         (Catalog, "clearCache", _of_all),
@@ -129,6 +140,19 @@ def _of_frame(original: _Method) -> _Method:
             frame.is_cached = False
             return frame
         return original(frame, blocking)
+
+    return unpersist
+
+
+def _of_rdd(original: _Method) -> _Method:
+    def unpersist(rdd: Any, blocking: bool = False) -> Any:  # noqa: FBT001, FBT002  Spark's
+        with _lock:
+            holders = set(_holders)
+        needed_by = {each for each in holders if each.needs_rdd(rdd.id())}
+        if _is_put_off(needed_by, lambda: original(rdd, blocking)):
+            rdd.is_cached = False
+            return rdd
+        return original(rdd, blocking)
 
     return unpersist
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.storagelevel import StorageLevel
 
-__all__ = ["SharedRows", "leaves_of"]
+__all__ = ["SharedRows", "ids_in", "leaves_of", "rdds_of"]
 
 logger = logs.logger("onceforall")
 
@@ -126,8 +126,7 @@ class SharedRows:
             return True
         if _name(leaf) not in _OF_RDDS:
             return False
-        made_of = leaf.rdd().toDebugString()
-        return re.search(rf"\[{int(self._rdd.id())}\]", made_of) is not None
+        return int(self._rdd.id()) in ids_in(leaf.rdd())
 
     def keep(self, *, needed: bool) -> bool:
         """Say that all that reads the rows is known, and whether they are needed more than once.
@@ -168,6 +167,16 @@ class SharedRows:
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
         except Exception as error:  # noqa: BLE001  the JVM frees them when nothing refers to them
             logger.debug("the rows of a batch are not freed at once: %s", text_of(error))
+
+
+def rdds_of(plan: Any) -> list[Any]:
+    """Return the RDDs that a logical plan of Spark's reads."""
+    return [leaf.rdd() for leaf in leaves_of(plan) if _name(leaf) in _OF_RDDS]
+
+
+def ids_in(rdd: Any) -> set[int]:
+    """Return the ids of an RDD and of all that it was made of."""
+    return {int(number) for number in re.findall(r"\[(\d+)\] at ", rdd.toDebugString())}
 
 
 def _name(leaf: Any) -> str:
