@@ -72,7 +72,7 @@ class World:
         return None
 
     def throttled(self, shard: str) -> bool:
-        """Tell whether a shard has no more ``GetRecords`` to give now; count the request if it
+        """Tell whether a shard of a stream has no more ``GetRecords`` to give now; count it if it
         has.
         """
         if not self.limits:
@@ -221,7 +221,8 @@ def _mend_reading(models: Any) -> None:
         forget(stream)
         if shard_id not in stream.shards:
             raise models.ResourceNotFoundError(message=f"Shard {shard_id} does not exist")
-        if WORLD.throttled(shard_id):
+        place = f"{arn}/{shard_id}"
+        if WORLD.throttled(place):
             raise _error(
                 "ProvisionedThroughputExceededException", f"Rate exceeded for shard {shard_id}"
             )
@@ -234,7 +235,7 @@ def _mend_reading(models: Any) -> None:
                 break
             found.append(record)
             size += more
-        WORLD.use(shard_id, size)
+        WORLD.use(place, size)
         rest = left[len(found) :]
         following = None
         if shard.is_open or rest:
