@@ -18,6 +18,7 @@ last job.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,9 @@ class HeldCaches:
 
     def _hold_rdds(self, jvm_frame: Any) -> None:
         """Hold what the function persists one level below: RDDs of which it makes frames."""
-        persisted = {int(number) for number in self._context._jsc.getPersistentRDDs()}  # noqa: SLF001
+        # As a text, for each element of a set of Java's is a few calls.
+        told = str(self._context._jsc.getPersistentRDDs().keySet().toString())  # noqa: SLF001
+        persisted = {int(number) for number in re.findall(r"\d+", told)}
         if len(persisted) < 2:
             return  # The batch's own, at most.
         for rdd in rdds_of(jvm_frame.queryExecution().analyzed()):
