@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import onceforall
 from support.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -31,7 +32,7 @@ def job(cluster, tmp_path):
     for file in range(2):
         rows = (json.dumps({"value": f"v{n}"}) for n in range(COUNT * file, COUNT * (file + 1)))
         (tmp_path / "source" / f"{file}.json").write_text("\n".join(rows))
-    path = [str(TESTS.parent / "src"), str(TESTS)]
+    path = [str(Path(onceforall.__file__).parents[1]), str(TESTS)]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
