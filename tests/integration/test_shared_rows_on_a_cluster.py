@@ -55,7 +55,7 @@ def job(cluster, tmp_path):
 ALL = sorted(f"v{n}" for n in range(2 * COUNT))
 
 
-@pytest.mark.parametrize("how", ["one job", "two jobs"])
+@pytest.mark.parametrize("how", ["one job", "two jobs", "copies"])
 def test_rows_that_are_drawn_are_drawn_once(job, how):
     error, found = job(how)
     assert error == ""

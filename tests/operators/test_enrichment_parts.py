@@ -557,6 +557,9 @@ class TestPostgres:
             for schema in ("de", "fr"):
                 connection.execute(f"CREATE SCHEMA {schema}")
                 connection.execute(f"CREATE TABLE {schema}.names (k text, v text)")
+            for schema, table in (("a.b", "c"), ("a", "b.c")):
+                connection.execute(f'CREATE SCHEMA "{schema}"')
+                connection.execute(f'CREATE TABLE "{schema}"."{table}" (k text, v text)')
         separator = "&" if "?" in database else "?"
 
         def lookup(schema, kind="string"):
@@ -566,11 +569,14 @@ class TestPostgres:
         key, answers = ("a",), {}
         lookups = [lookup("de"), lookup("fr"), lookup("de", "timestamp"), lookup("de")]
         lookups.append(PostgresLookup(database, "de.names", key="k", columns={"v": "STRING"}))
+        for table in ('"a.b".c', 'a."b.c"'):
+            lookups.append(PostgresLookup(database, table, key="k", columns={"v": "string"}))
         for number, each in enumerate(lookups):
             made = pins.Pins(each, "pinned", "q", 1)
             answers[number] = made.settle([key], lambda _, n=number: {key: (str(n),)})[key]
             each.close()
-        assert answers == {0: ("0",), 1: ("1",), 2: ("2",), 3: ("0",), 4: ("0",)}
+        kept = {0: ("0",), 1: ("1",), 2: ("2",), 3: ("0",), 4: ("0",)}
+        assert answers == {**kept, 5: ("5",), 6: ("6",)}
 
     def test_what_another_task_pinned_while_one_was_looking_up_is_what_both_use(
         self, database, make
@@ -661,7 +667,7 @@ class TestPostgres:
             columns.append("y" * (pins.LONGEST_NAME_BYTES - len(known) + 1))
             lookups = [make(), make(columns=columns), make(columns=[*columns, "x"])]
             names = [lookup.pinned_as(connection) for lookup in lookups]
-        assert names[0] == "public.t(k):v string"
+        assert names[0] == '[["public", "t"], ["k"], {"v": "string"}]'
         assert len(names[1]) == pins.LONGEST_NAME_BYTES
         for lookup in lookups:
             values = {key: (f"{n} {lookup.name}",) for n, key in enumerate(keys)}

@@ -2,16 +2,19 @@
 two sinks: ``shared_rows_job.py MASTER FOLDER HOW``. It writes the error that ends it, if any, and
 then what both sinks have.
 
-HOW: ``one job`` reads the batch twice; ``two jobs`` do; ``executors lost`` between these two.
+HOW: ``one job`` reads the batch twice, from the single part that it has, which takes its time; ``two
+jobs`` do; ``copies`` of what the function persists are asked for; ``executors lost`` between two jobs.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import psutil
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 import onceforall as ofa
@@ -25,6 +28,8 @@ SETTINGS = {
     "spark.cores.max": "2",
     # No job begins before there are two executors.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    # A task doesn't wait for the executor that has its part.
+    "spark.locality.wait": "0s",
 }
 DRAWN = "reflect('java.util.UUID', 'randomUUID')"
 
@@ -37,7 +42,15 @@ def high(frame):
     return frame.where("token >= '8'").select("value")
 
 
+def slowly(parts):
+    time.sleep(2)
+    yield from parts
+
+
 def process(batch, batch_id, transaction):
+    if HOW == "copies":
+        # Of a frame of its own: where the batch itself is persisted, it is as onceforall keeps it.
+        batch = batch.where("value IS NOT NULL").persist(StorageLevel.MEMORY_AND_DISK_2)
     if HOW == "one job":
         transaction.write("low", low(batch).unionByName(high(batch)))
     else:
@@ -78,7 +91,11 @@ batch_writer.failpoints.hit = noticed
 spark = small_spark(MASTER, settings=SETTINGS).getOrCreate()
 sinks = {name: ofa.FileSink(FOLDER / name) for name in ("low", "high")}
 rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
-rows = rows.json(str(FOLDER / "source")).repartition(4).withColumn("token", F.expr(DRAWN))
+rows = rows.json(str(FOLDER / "source")).repartition(1 if HOW == "one job" else 4)
+rows = rows.withColumn("token", F.expr(DRAWN))
+if HOW == "one job":
+    # Both halves of the job ask for the part before it is there.
+    rows = rows.mapInArrow(slowly, rows.schema)
 writing = rows.writeStream.foreachBatch(
     ofa.exactly_once(FOLDER / "checkpoint", sinks=sinks)(process)
 )

@@ -213,7 +213,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
     config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
     if dry_run:
-        _close(checked)
+        close_all(checked)
         return _foresee(path, config, bound, log, report)
     failpoints.hit("detach.before")
     run = _recover(path, config, log, checked, timeout_s=timeout_s, report=report)
@@ -307,13 +307,9 @@ def _checked(
             else:
                 sink.check(starts[name])
     except BaseException:
-        _close(checked)
+        close_all(checked)
         raise
     return checked
-
-
-def _close(sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
-    close_all(sinks)
 
 
 def _names(commit: Commit) -> set[str]:

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -277,9 +278,9 @@ class PostgresLookup(Lookup):
         """
         if self._pinned_as is None:
             found = self.execute(connection, _FOUND_AS, [self._table]).fetchone()
-            table = self._table if found is None else ".".join(found)
-            columns = (f"{name} {kind.strip().lower()}" for name, kind in self.columns.items())
-            self._pinned_as = f"{table}({','.join(self._key)}):{','.join(columns)}"
+            columns = {name: kind.strip().lower() for name, kind in self.columns.items()}
+            parts = [found or [self._table], self._key, columns]
+            self._pinned_as = json.dumps(parts, ensure_ascii=False)
         return self._pinned_as
 
     def _late(self) -> str:

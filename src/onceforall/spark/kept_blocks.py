@@ -5,7 +5,8 @@ executor, by a speculative copy of a task, or by the second of two tasks of one 
 part at the same moment on two executors. Where a computation gives other values each time, a row
 would then be in both of two sinks, or in none. So there the rows are computed by a job of their
 own, and behind the last job each part must be where it was, and nowhere else: an executor's id
-never comes back (``BlockManagerMaster`` knows who has what).
+never comes back (``BlockManagerMaster`` knows who has what). In how many places a part may be is
+what its storage level asks for: Spark itself copies it there, and computes nothing for that.
 
 With one executor, the driver's own, none of that can happen: a part is locked while it is computed.
 """
@@ -35,15 +36,18 @@ class KeptBlocks:
         self._owners: dict[int, list[str]] = {}
 
     def compute(self) -> bool:
-        """Compute what isn't computed yet, each part by one task; tell whether each is in one place
-        then.
+        """Compute what isn't computed yet, each part by one task; tell whether each is there then,
+        and in no more places than its storage level asks for.
         """
+        alike = True
         for number, (rdd, _) in self._blocks.items():
             rdd.count()
             self._owners[number] = self._where(number)
-        return all(
-            owner.count(_MANAGER) == 1 for owners in self._owners.values() for owner in owners
-        )
+            most = int(rdd.getStorageLevel().replication())
+            alike = alike and all(
+                1 <= owner.count(_MANAGER) <= most for owner in self._owners[number]
+            )
+        return alike
 
     def are_as_before(self) -> bool:
         """Tell whether no part was computed anew since ``compute``."""
