@@ -845,6 +845,14 @@ def test_what_a_lost_transaction_shared_is_handed_on_to_one_that_stays():
     assert decided == ({**stayed[0], "shared": {"x1": "of 1"}}, stayed[1], new)
 
 
+def test_what_one_that_stays_shares_itself_stays_beside_what_it_is_handed():
+    stayed = task("a1", partition=1, layout="x2", shared={"x2": "of 2"})
+    walk = Walk().redoing(task("a0", **SHARING), stayed=(stayed,), decided=DECIDED)
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(DECIDED), written([task("new")], DECIDED))
+    kept = walk.only(do.AppendCommit).commit.committables["a"][0]
+    assert kept == {**stayed, "shared": {"x1": "of 1", "x2": "of 2"}}
+
+
 @pytest.mark.parametrize("choice", ["giveUp", "writeAll"])
 def test_what_is_shared_is_handed_on_too_where_a_person_has_chosen(choice):
     stayed = task("a1", partition=1, layout="x1")

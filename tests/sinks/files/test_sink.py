@@ -684,6 +684,22 @@ def test_a_task_with_many_folders_keeps_few_files_open(tmp_path):
     assert seen(tmp_path) == list(range(6000))
 
 
+def test_rows_that_wait_for_a_file_which_is_ended_to_make_room_are_in_the_next_one(tmp_path):
+    sink = checked(tmp_path, partition_by=["p"], max_open_files=1, max_file_bytes=100_000)
+    transaction = sink.begin_transaction(attempt())
+
+    def write(count, start, folder):
+        rows = numbers(count, start, p=[folder] * count, blob=["x" * 100] * count)
+        sink.invoke(transaction, rows)
+
+    write(1000, 0, "a")  # enough to be written to a file, and not enough to fill it
+    write(10, 1000, "a")
+    write(1000, 1010, "b")
+    sink.commit(permit(), sink.confirm([sink.pre_commit(transaction)]))
+    assert seen(tmp_path) == list(range(2010))
+    assert len(data_files(tmp_path)) == 3
+
+
 def test_names_of_files_are_the_attempts_and_never_the_same(tmp_path):
     sink = checked(tmp_path, partition_by=["p"])
     for batch in range(3):

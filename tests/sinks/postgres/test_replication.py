@@ -132,21 +132,38 @@ def test_who_commits_locally_waits_for_no_standby_when_a_marker_is_read(query, m
     assert len(query.successor().commit(0, committables).retired) == 1
 
 
-def trigger_that_sets(query, setting):
-    query.execute(
-        f"CREATE FUNCTION sets() RETURNS trigger LANGUAGE plpgsql AS "
-        f"'BEGIN SET LOCAL {setting}; RETURN new; END'"
-    )
-    query.execute("CREATE TRIGGER sets BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION sets()")
+FUNCTION = "CREATE FUNCTION {} RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {} RETURN new; END'"
+LATER = "AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (new.n {}) EXECUTE"
+LATE = [
+    "CREATE TABLE late (n int)",
+    FUNCTION.format("begins()", "INSERT INTO late VALUES (4);"),
+    FUNCTION.format(
+        "goes_on()", "SET CONSTRAINTS ALL DEFERRED; INSERT INTO late SELECT new.n - 1;"
+    ),
+    "CREATE TRIGGER begins AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION begins()",
+    f"CREATE CONSTRAINT TRIGGER goes_on {LATER.format('> 0')} FUNCTION goes_on()",
+    f"CREATE CONSTRAINT TRIGGER sets {LATER.format('= 0')} FUNCTION sets()",
+]
+"""Deferred again and again, so that it runs behind all that is usually run before a COMMIT."""
+TRIGGERS = {
+    "at once": ["CREATE TRIGGER sets BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION sets()"],
+    "late": LATE,
+}
+
+
+def trigger_that_sets(query, setting, when="at once"):
+    for statement in [FUNCTION.format("sets()", f"SET LOCAL {setting};"), *TRIGGERS[when]]:
+        query.execute(statement)
 
 
 @pytest.mark.parametrize("mode", ["staged"])
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "merged again"])
+@pytest.mark.parametrize("when", TRIGGERS)
 @pytest.mark.parametrize("setting", ["client_min_messages = error", "synchronous_commit = local"])
 def test_what_a_trigger_sets_for_its_transaction_hides_no_missing_standby(
-    query, mode, is_held, setting
+    query, mode, is_held, setting, when
 ):
-    trigger_that_sets(query, setting)
+    trigger_that_sets(query, setting, when)
     committables = query.prepare(0, rows(1))
     if not is_held:
         query.sink.close()
