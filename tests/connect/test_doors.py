@@ -71,7 +71,7 @@ def test_what_a_function_persists_and_gives_up_is_computed_once_for_all_its_writ
         "splits": True,
         "rows_per_batch": 200,
     }
-    pipeline.run(connect_server, until_batch=10, **config)
+    pipeline.run(connect_server, until_batch=12, **config)
     count = 200 * pipeline.batches()
     here, there = in_files(pipeline), [row for (row,) in in_table(database)]
     assert sorted(here + there) == list(range(count))

@@ -5,9 +5,7 @@ import uuid
 from contextlib import contextmanager
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame
 
 import onceforall as ofa
@@ -168,6 +166,27 @@ def test_one_job_that_reads_the_batch_twice_in_a_way_that_hides_it(split, source
     assert split(process, drawn()) == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
 
 
+@pytest.mark.parametrize("how", ["right", "full"])
+def test_an_outer_join_without_keys_gets_one_computation(split, source, tmp_path, how):
+    """Spark runs it twice: for the pairs, and for those that are in none."""
+    drawn = "CAST(conv(substr(token, 1, 6), 16, 10) AS bigint)"
+
+    def process(batch, batch_id, transaction):
+        numbers = batch.sparkSession.range(COUNT).withColumnRenamed("id", "n")
+        near = F.expr(f"n <= {drawn} % {COUNT} AND n >= {drawn} % {COUNT}")
+        per_number = batch.join(numbers, near, how).groupBy("n")
+        told = per_number.agg(F.expr("count(value) AS rows"), F.expr("count(*) AS lines"))
+        transaction.write("low", told.selectExpr(f"'{batch_id}' AS value", "n", "rows", "lines"))
+
+    for name in ("v", "w"):  # The first batch of a query is read once more, for its state.
+        source.add(*({"key": "k", "value": f"{name}{n}"} for n in range(COUNT)))
+        split(process, source.stream().withColumn("token", F.expr(DRAWN)))
+    found = ofa.read_files(tmp_path / "low").to_arrow().to_pylist()
+    second = [row for row in found if row["value"] == "1"]
+    assert sorted(row["n"] for row in second) == list(range(COUNT))
+    assert all(row["lines"] == max(row["rows"], 1) for row in second)
+
+
 def test_a_job_that_joins_the_batch_with_something_else_reads_it_once(split, source, spark):
     """It would cost something to keep the rows for nothing."""
     before, seen = set(spark.sparkContext._jsc.getPersistentRDDs().keySet()), []
@@ -229,11 +248,24 @@ def test_whoever_clears_sparks_cache_between_two_jobs_changes_nothing_for_the_ba
     assert in_both(tmp_path) == expected()
 
 
+def all_rdds(spark, _):
+    """As one finds it on the web."""
+    for rdd in spark.sparkContext._jsc.getPersistentRDDs().values():
+        rdd.unpersist()
+
+
+def another_view(spark, _):
+    spark.range(1).createOrReplaceTempView("drawn")
+
+
 GIVES_UP = {
     "unpersist": lambda spark, drawn: drawn.unpersist(blocking=True),
-    "uncacheTable": lambda spark, _: spark.catalog.uncacheTable("drawn"),
-    "UNCACHE TABLE": lambda spark, _: spark.sql("UNCACHE TABLE drawn"),
-    "dropTempView": lambda spark, _: spark.catalog.dropTempView("drawn"),
+    "unpersist in the JVM": lambda spark, drawn: drawn._jdf.unpersist(True),
+    "uncacheTable": lambda spark, _: spark.catalog.uncacheTable(tableName="drawn"),
+    "UNCACHE TABLE": lambda spark, _: spark.sql("UNCACHE TABLE drawn -- for it is written"),
+    "dropTempView": lambda spark, _: spark.catalog.dropTempView(viewName="drawn"),
+    "DROP VIEW": lambda spark, _: spark.sql("DROP VIEW drawn"),
+    "another view of the name": another_view,
     "clearCache": lambda spark, _: spark.catalog.clearCache(),
     "CLEAR CACHE": lambda spark, _: spark.sql("clear cache;").collect(),
 }
@@ -243,24 +275,136 @@ GIVES_UP = {
 def test_what_a_function_has_looked_at_is_what_is_written_though_it_gives_it_up(
     split, source, spark, how
 ):
-    other = spark.range(3).persist()
-
     def process(batch, batch_id, transaction):
-        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
-        drawn.createOrReplaceTempView("drawn")
+        batch.withColumn("token", F.expr(DRAWN)).createOrReplaceTempView("drawn")
+        batch.sparkSession.catalog.cacheTable("drawn")
+        drawn = batch.sparkSession.table("drawn")
         seen = [(row["value"],) for row in low(drawn).collect()]
         transaction.write("low", spark.createDataFrame(seen, "value string"))
         transaction.write("high", high(drawn))
         GIVES_UP[how](batch.sparkSession, drawn)
-        other.unpersist()
-        assert not other.storageLevel.useMemory, "what nobody needs goes at once"
+        assert not drawn.storageLevel.useMemory, "as the function has it"
 
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
-    methods = [DataFrame.unpersist, Catalog.clearCache, SparkSession.sql]
     assert split(process, source.stream()) == expected()
     assert spark.sparkContext._jsc.getPersistentRDDs().size() <= before
-    assert [DataFrame.unpersist, Catalog.clearCache, SparkSession.sql] == methods
+
+
+def test_caches_of_caches_are_given_up_too(split, source, spark):
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        lower = low(drawn).persist()
+        lower.count()
+        upper = high(drawn).persist()
+        transaction.write("low", lower)
+        transaction.write("high", upper)
+        for frame in (drawn, lower, upper):
+            frame.unpersist()
+
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    assert split(process, source.stream()) == expected()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_what_a_function_reads_anew_and_persists_again_stays_and_is_what_is_written(
+    split, source, spark, tmp_path
+):
+    def names(name):
+        spark.createDataFrame([("k", name)], "key string, name string").write.mode(
+            "overwrite"
+        ).parquet(str(tmp_path / "names"))
+        return spark.read.parquet(str(tmp_path / "names")).persist()
+
+    held = []
+
+    def process(batch, batch_id, transaction):
+        known = names("before")
+        transaction.write("low", batch.join(known, "key").selectExpr("name AS value"))
+        known.unpersist()
+        held.append(names("behind"))
+        transaction.write("high", batch.join(held[0], "key").selectExpr("name AS value"))
+
+    source.add({"key": "k", "value": "v"})
+    assert split(process, source.stream()) == ["before", "behind"]
+    assert held[0].storageLevel.useMemory
+    held[0].unpersist()
+
+
+def test_what_a_later_write_would_compute_anew_fails_the_attempt(split, source, spark, tmp_path):
+    """A cache that somebody empties between two writes of a function: what the first one has read is
+    gone."""
+    by_whom = [lambda: spark.newSession().catalog.clearCache(), lambda: None]
+
+    def process(batch, batch_id, transaction):
+        batch.withColumn("token", F.expr(DRAWN)).createOrReplaceTempView("drawn")
+        batch.sparkSession.catalog.cacheTable("drawn")
+        drawn = batch.sparkSession.table("drawn")
+        lower = low(drawn).persist()
+        transaction.write("low", lower)
+        by_whom.pop(0)()
+        transaction.write("high", high(drawn))
+        drawn.unpersist()
+        lower.unpersist()
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    with pytest.raises(Exception, match="Spark's cache was emptied"):
+        split(process, source.stream())
+    assert in_both(tmp_path) == []
+    assert split(process, source.stream()) == expected()
+
+
+@pytest.mark.parametrize("how", ["persist", "cache"])
+def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
+    split, source, spark, tmp_path, how
+):
+    by_whom = [lambda: spark.newSession().catalog.clearCache(), lambda: None]
+    methods = [DataFrame.persist, DataFrame.cache, DataFrame.unpersist]
+
+    def process(batch, batch_id, transaction):
+        given_up = batch.select("key").persist()
+        given_up.unpersist()
+        drawn = getattr(batch.withColumn("token", F.expr(DRAWN)), how)()
+        drawn.count()
+        by_whom.pop(0)()
+        transaction.write("low", low(drawn))
+        transaction.write("high", high(drawn))
+        drawn.unpersist()
+
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    with pytest.raises(Exception, match="Spark's cache was emptied"):
+        split(process, source.stream())
+    assert in_both(tmp_path) == []
+    assert split(process, source.stream()) == expected()
+    assert [DataFrame.persist, DataFrame.cache, DataFrame.unpersist] == methods
+
+
+def test_parts_that_are_persisted_and_given_up_one_after_the_other_are_written(split, stream):
+    def process(batch, batch_id, transaction):
+        session = batch.sparkSession
+        for name, part in (("low", low(batch)), ("high", high(batch))):
+            part.createTempView("part")
+            session.catalog.cacheTable("part")
+            transaction.write(name, session.table("part"))
+            session.catalog.dropTempView("part")
+
+    assert split(process, stream()) == expected()
+
+
+def test_rows_that_a_function_has_looked_at_in_part_are_what_is_written(split, source, tmp_path):
+    seen = []
+
+    def process(batch, batch_id, transaction):
+        seen.append(batch.first()["token"])
+        transaction.write("low", batch.select("value", "token"))
+
+    for name in ("v", "w"):  # The first batch of a query is read once more, for its state.
+        source.add(*({"key": "k", "value": f"{name}{n}"} for n in range(COUNT)))
+        split(process, source.stream().repartition(3).withColumn("token", F.expr(DRAWN)))
+    written = ofa.read_files(tmp_path / "low").to_arrow().to_pylist()
+    assert len(seen) == 2
+    assert set(seen) <= {row["token"] for row in written}
 
 
 def test_an_rdd_that_the_function_persists_stays_until_its_frames_are_written(split, source, spark):
@@ -277,37 +421,61 @@ def test_an_rdd_that_the_function_persists_stays_until_its_frames_are_written(sp
     assert set(spark.sparkContext._jsc.getPersistentRDDs()) <= before
 
 
-def test_a_cache_that_is_emptied_past_pyspark_is_computed_once_more_for_all_and_freed(
+def test_a_cache_of_the_applications_that_is_given_up_is_computed_once_more_for_all_and_freed(
     split, source, spark
 ):
+    def drawn():
+        return spark.range(COUNT).selectExpr("concat('v', id) AS value", f"{DRAWN} AS token")
+
+    known = drawn().persist()
+    known.count()
+
     def process(batch, batch_id, transaction):
-        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
-        drawn.count()
-        transaction.write("low", low(drawn))
-        transaction.write("high", high(drawn))
-        drawn._jdf.unpersist(True)
+        joined = batch.join(known, "value")
+        transaction.write("low", low(joined))
+        transaction.write("high", high(joined))
+        known.unpersist()
 
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     assert split(process, source.stream()) == expected()
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before - 1
 
 
-def test_a_cache_of_the_functions_that_somebody_clears_between_two_jobs_aborts_the_attempt(
+def test_a_cache_of_the_applications_that_somebody_clears_between_two_jobs_aborts_the_attempt(
     split, source, spark, tmp_path
 ):
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    known = spark.range(COUNT).selectExpr("concat('v', id) AS value", f"{DRAWN} AS token")
+    known.persist().count()
 
     def process(batch, batch_id, transaction):
-        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
-        transaction.write("low", low(drawn))
-        transaction.write("high", high(drawn))
+        joined = batch.join(known, "value")
+        transaction.write("low", low(joined))
+        transaction.write("high", high(joined))
 
     told = pytest.raises(Exception, match="Spark's cache was emptied while the jobs.*clearCache")
-    with behind_each_job(spark._jsparkSession.catalog().clearCache), told:
+    with behind_each_job(spark.catalog.clearCache), told:
         split(process, source.stream())
     assert in_both(tmp_path) == []
+    known.persist().count()
     assert split(process, source.stream()) == expected()
+    known.unpersist()
+
+
+def test_rows_that_somebody_takes_away_between_two_jobs_abort_the_attempt(
+    split, stream, spark, tmp_path
+):
+    def process(batch, batch_id, transaction):
+        transaction.write("low", low(batch))
+        transaction.write("high", high(batch))
+        all_rdds(batch.sparkSession, None)  # No job has read them yet.
+
+    told = pytest.raises(Exception, match="Spark's cache was emptied.*RDD.unpersist")
+    with behind_each_job(lambda: all_rdds(spark, None)), told:
+        split(process, stream())
+    assert in_both(tmp_path) == []
+    assert split(process, stream()) == expected()
 
 
 @pytest.mark.parametrize("kind", [SharedRows, lambda frame: PersistedRows(frame, None)])

@@ -49,7 +49,7 @@ def in_expression(inner):
         LOCAL,
         relation(9, project=r.Project(input=HALF)),
         union(HALF, LOCAL),
-        join(HALF, FILES),
+        join(HALF, FILES, columns=["key"]),
         join(HALF, FILES, r.Join.JOIN_TYPE_INNER, ["key"]),
     ],
 )
@@ -72,6 +72,7 @@ def test_a_plain_plan_reads_it_once(read):
         relation(9, hint=r.Hint(input=BATCH, name="shuffle_replicate_nl")),
         join(HALF, FILES, r.Join.JOIN_TYPE_INNER),
         join(HALF, FILES, r.Join.JOIN_TYPE_CROSS),
+        join(HALF, FILES, r.Join.JOIN_TYPE_RIGHT_OUTER),
         relation(9, unknown=r.Unknown()),
     ],
 )

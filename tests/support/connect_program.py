@@ -189,13 +189,22 @@ def split_at_random(batch, batch_id, transaction):
 
     def by_the_tables_name():
         batch.withColumn("token", F.expr(TOKEN)).createOrReplaceTempView("drawn")
-        session.catalog.cacheTable("drawn")
+        session.catalog.cacheTable(tableName="drawn")
         return session.table("drawn"), lambda: session.catalog.uncacheTable("drawn")
 
     def by_dropping_its_view():
         batch.withColumn("token", F.expr(TOKEN)).createOrReplaceTempView("dropped")
         session.sql("CACHE TABLE dropped")
         return session.table("dropped"), lambda: session.catalog.dropTempView("dropped")
+
+    def by_dropping_a_view_of_it():
+        batch.withColumn("token", F.expr(TOKEN)).persist().createOrReplaceTempView("seen")
+        return session.table("seen"), lambda: session.catalog.dropTempView(viewName="seen")
+
+    def by_a_statement_that_drops_it():
+        batch.withColumn("token", F.expr(TOKEN)).createOrReplaceTempView("gone")
+        session.catalog.cacheTable("gone")
+        return session.table("gone"), lambda: session.sql("DROP VIEW gone")
 
     def not_at_all():
         return batch.withColumn("token", F.col("of_stream")), lambda: None
@@ -206,6 +215,8 @@ def split_at_random(batch, batch_id, transaction):
         by_a_statement,
         by_the_tables_name,
         by_dropping_its_view,
+        by_dropping_a_view_of_it,
+        by_a_statement_that_drops_it,
         not_at_all,
     ]
     drawn, give_up = ways[batch_id % len(ways)]()

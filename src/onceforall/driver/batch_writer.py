@@ -258,12 +258,12 @@ class SparkBatchWriter:
         transaction = BatchTransaction(
             self.sinks,
             self.projections,
-            lambda frame: frame if frame is batch else self._jobs.pinned(frame),
+            lambda frame: frame if frame is batch else self._jobs.pinned(frame, batch),
         )
         failpoints.hit("write.function.before")
         with (
             self._described("run the function of the batch"),
-            self._jobs.unpersisting_later(),
+            self._jobs.around_the_function(),
         ):
             self._call(transaction, batch)
         failpoints.hit("write.function.after")

@@ -18,7 +18,8 @@ class BatchTransaction:
     """What a user's function gets as its third argument: the writes of one batch, decided all
     together or not at all.
 
-    ``write`` only registers; the jobs run when the function returns.
+    ``write`` only registers; the jobs run when the function returns. A frame that reads what the
+    function has persisted may be computed at once.
     """
 
     def __init__(

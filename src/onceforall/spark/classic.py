@@ -16,6 +16,7 @@ from onceforall.spark.errors import cache_was_emptied, computed_twice
 from onceforall.spark.execution import check_execution, execution_of
 from onceforall.spark.held_caches import HeldCaches
 from onceforall.spark.kept_blocks import KeptBlocks
+from onceforall.spark.noted_frames import noting
 from onceforall.spark.shared_rows import SharedRows
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ClassicRun:
 
     def jobs(self, batch: DataFrame) -> ClassicJobs:
         """Return what starts the jobs of one batch."""
-        return ClassicJobs(batch, self.why_not)
+        return ClassicJobs(batch, self.why_not, self._determinism.why_not_given)
 
 
 class ClassicJobs:
@@ -113,6 +114,7 @@ class ClassicJobs:
     Args:
         batch: the batch's frame.
         why_not: tells why a replay of frames may give other rows; see ``ClassicRun.why_not``.
+        why_not_given_it: the same, for frames of a batch that gives the same rows again.
     """
 
     in_session = False
@@ -121,10 +123,12 @@ class ClassicJobs:
         self,
         batch: DataFrame,
         why_not: Callable[[DataFrame, Iterable[DataFrame]], str | None] = lambda *_: None,
+        why_not_given_it: Callable[[DataFrame, Iterable[DataFrame]], str | None] = lambda *_: None,
     ) -> None:
         self._batch = batch
         self._why_not = why_not
-        self._caches = HeldCaches(batch)
+        self._handed_out: list[SharedRows] = []
+        self._caches = HeldCaches(batch, why_not_given_it, self._keep)
 
     @property
     def _context(self) -> Any:
@@ -152,16 +156,25 @@ class ClassicJobs:
         """Do nothing: Spark interrupts the thread of the batch itself."""
         return nullcontext()
 
-    @staticmethod
-    def shared(frame: DataFrame) -> SharedRows:
+    def shared(self, frame: DataFrame) -> SharedRows:
         """Return what keeps a frame's rows below Spark's own cache."""
-        return SharedRows(frame)
+        for rows in self._caches.computed:
+            if rows.frame is frame:
+                return rows
+        made = SharedRows(frame, lambda: self._why_not(frame, []) is not None)
+        self._handed_out.append(made)
+        return made
 
-    def pinned(self, frame: DataFrame) -> DataFrame:
+    def _keep(self, batch: DataFrame) -> None:
+        for rows in self._handed_out:
+            if rows.frame is batch:
+                rows.want()
+
+    def pinned(self, frame: DataFrame, batch: DataFrame) -> DataFrame:
         """Return a frame that reads the caches of now; Spark has resolved all else when it was
         made.
         """
-        return self._caches.holding(frame)
+        return self._caches.holding(frame, batch)
 
     @contextmanager
     def watching(self, shared: Sequence[Shared], batch: DataFrame) -> Iterator[None]:
@@ -178,7 +191,7 @@ class ClassicJobs:
             if not blocks.compute():
                 raise computed_twice(reason)
         yield
-        if not self._caches.are_as_before():
+        if not (self._caches.are_as_before() and all(rows.are_kept() for rows in own)):
             raise cache_was_emptied()
         if blocks is not None and not blocks.are_as_before():
             raise computed_twice(str(reason))
@@ -191,13 +204,13 @@ class ClassicJobs:
         return self._why_not(batch, [*others, *self._caches.frames])
 
     def unpin(self) -> None:
-        """Free the caches that the function has unpersisted."""
+        """Free what ``pinned`` has computed, and the caches that the function has unpersisted."""
         self._caches.release()
 
-    @staticmethod
-    def unpersisting_later() -> AbstractContextManager[None]:
-        """Do nothing: caches are held frame by frame."""
-        return nullcontext()
+    def around_the_function(self) -> AbstractContextManager[None]:
+        """Note what the function persists."""
+        self._caches.begin()
+        return noting(self._caches.noted)
 
     @staticmethod
     def without_ordering(frame: DataFrame) -> DataFrame:

@@ -221,8 +221,10 @@ class Determinism:
         if self._of_query is None:
             self._of_query = (self._read(self._query),)
         (reason,) = self._of_query
-        if reason is not None:
-            return reason
+        return self.why_not_given(batch, frames) if reason is None else reason
+
+    def why_not_given(self, batch: DataFrame, frames: Iterable[DataFrame]) -> str | None:
+        """Return the same for a batch that gives the same rows again; see ``why_not``."""
         derived = {id(frame): frame for frame in frames if frame is not batch}
         reasons = (
             self._read(lambda frame=frame: self._frame(batch, frame)) for frame in derived.values()

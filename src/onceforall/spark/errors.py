@@ -61,10 +61,11 @@ def cache_was_emptied() -> AttemptFailedError:
     """Return the error of a batch whose jobs may have read other values each."""
     return AttemptFailedError(
         "Spark's cache was emptied while the jobs of the batch read from it "
-        "(spark.catalog.clearCache(), CLEAR CACHE or UNCACHE TABLE; the cache is the whole "
-        "application's, so another query's function may have done it). What it held was computed "
-        "again between two jobs, perhaps with other values, so nothing is decided. Take back "
-        "single frames with unpersist() instead; the next start writes the batch anew"
+        "(spark.catalog.clearCache(), CLEAR CACHE, UNCACHE TABLE, or RDD.unpersist() of all that "
+        "there are; the cache is the whole application's, so another query's function may have "
+        "done it). What it held was computed again between two jobs, perhaps with other values, so "
+        "nothing is decided. Take back single frames with unpersist() instead; the next start "
+        "writes the batch anew"
     )
 
 

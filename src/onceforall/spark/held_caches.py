@@ -1,33 +1,38 @@
-"""Holds what a function has persisted, until its writes are done.
+"""Holds what a function writes of what it has persisted, until its writes are done.
 
 ``transaction.write`` only registers: the jobs run when the function has returned, and by then one
-that persists, writes and unpersists, as functions for ``foreachBatch`` do, has unpersisted. Each
-job would then compute the shared frame anew; values that no replay gives again would lead a row to
-both of two writes, or to none. ``put_off`` keeps the content until the jobs have run; here is what
-else there is to it.
+that persists, writes and unpersists, as functions for ``foreachBatch`` do, has unpersisted, be it
+by ``unpersist``, ``clearCache``, another view of the name, or in the JVM. Each job would then
+compute the shared frame anew; values that no replay gives again would lead a row to both of two
+writes, or to none, and the rows would not be those that the function has seen.
 
-Spark puts its caches into a plan when it makes a job of it
-(``CacheManager.useCachedData``). So a frame that is written is planned with the caches of that
-moment, and its plan refers to them: to one that was unpersisted since, too, which is then computed
-once more, for all jobs that refer to it.
+So a frame that is written, and reads what was persisted since the batch began, is computed at once,
+from the caches of that moment, and kept below Spark's own cache (``shared_rows``): what the
+function does with its caches from there on is its own affair. Where each computation gives the same
+rows, none is kept. What was read by one write, and would be computed anew for a later one, since
+somebody has emptied it in between, fails the attempt.
 
-A cache that is emptied while the jobs run, by ``clearCache()`` in another query's function, is
-computed once more in the same way, and that is once too often: so it is looked at again behind the
-last job.
+What was persisted before is the application's, such as a table that each batch is joined with, and
+may be large. A frame that reads it is planned with the caches of now (Spark puts its caches into a
+plan when it makes a job of it, ``CacheManager.useCachedData``), and its plan refers to them: to one
+that was unpersisted since, too, which is then computed once more, for all jobs that refer to it. A
+cache that is emptied while the jobs run is computed once more in the same way, and that is once too
+often: so it is looked at again behind the last job.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
 from onceforall.common import logs
 from onceforall.errors import text_of
-from onceforall.spark import put_off
-from onceforall.spark.shared_rows import ids_in, leaves_of, rdds_of
+from onceforall.spark.errors import cache_was_emptied, computed_twice
+from onceforall.spark.kept_blocks import KeptBlocks
+from onceforall.spark.shared_rows import SharedRows, ids_in, leaves_of, rdds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,86 +45,192 @@ _CACHE = "InMemoryRelation"
 
 
 class HeldCaches:
-    """Those of one batch's function."""
+    """Those of one batch's function.
 
-    def __init__(self, batch: DataFrame) -> None:
-        """Hold nothing yet; ``batch`` is any frame of the batch's session."""
+    Args:
+        batch: any frame of the batch's session.
+        why_not: tells why another computation of frames may give other rows, though the batch gives
+            the same; None: it may not. It is given the batch as the function has it, and the
+            frames.
+        keep: called with the batch where it must give the same rows for that.
+    """
+
+    def __init__(
+        self,
+        batch: DataFrame,
+        why_not: Callable[[DataFrame, Iterable[DataFrame]], str | None],
+        keep: Callable[[DataFrame], object],
+    ) -> None:
         self._batch = batch
+        self._why_not = why_not
+        self._keep = keep
+        self._began = -1
         self._held: list[tuple[DataFrame, dict[int, Any]]] = []
         self._filled: dict[int, int] = {}
-        self._rdds: set[int] = set()
+        self._blocks: list[KeptBlocks] = []
+        self._read: dict[int, tuple[list[str], int]] = {}
+        self.computed: list[SharedRows] = []
+        """What was computed at once."""
+        self.noted: list[DataFrame] = []
+        """What the function has persisted; see ``noted_frames``."""
 
-    def __bool__(self) -> bool:
-        """Whether any is held."""
-        return bool(self._held)
+    def begin(self) -> None:
+        """Take what is persisted from now on for the function's, which is about to be called."""
+        if self._began < 0:
+            # Ids of RDDs rise, and a cache gets its RDD when something reads it first.
+            self._began = int(self._context._jsc.sc().newRddId())  # noqa: SLF001
 
-    def holding(self, frame: DataFrame) -> DataFrame:
-        """Return a frame of the same rows that reads the caches which the frame reads now."""
+    def holding(self, frame: DataFrame, batch: DataFrame) -> DataFrame:
+        """Return a frame of the rows that the frame has now.
+
+        Args:
+            frame: what the function writes.
+            batch: the batch as the function has it.
+
+        Raises:
+            AttemptFailedError: what it reads was computed more than once.
+        """
         jvm: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
+        own = {int(rdd.id()) for rdd in rdds_of(batch._jdf.queryExecution().analyzed())}  # noqa: SLF001
         try:
-            self._hold_rdds(jvm)
-            if _caches_of_session(jvm).isEmpty():
-                return frame
-            plan = _planned(jvm)
-            caches = dict(_caches_in(self._context, plan))
-            if not caches:
-                return frame
-            held = self._context._jvm.org.apache.spark.sql.classic.Dataset.ofRows(  # noqa: SLF001
-                jvm.sparkSession(), plan
-            )
+            plan = None if _caches_of_session(jvm).isEmpty() else _planned(jvm)
+            caches = {} if plan is None else dict(_caches_in(self._context, plan))
+            is_young = self._reads_what_is_young(jvm, caches, own)
         except (Py4JError, TypeError) as error:
             # Another Spark may not have it; what a function persists and keeps is not concerned.
             logger.debug("caches are not held: %s", text_of(error))
             return frame
+        if self._read or self.noted or is_young:
+            reason = self._why_not(batch, [frame])
+            if reason is not None:
+                self._check_read(jvm, caches)
+            if is_young and reason is None:
+                self._keep(batch)
+                return frame
+            if is_young:
+                return self._now(frame, str(reason), caches)
+        return self._planned_now(frame, plan, caches) if caches else frame
+
+    def _planned_now(self, frame: DataFrame, plan: Any, caches: dict[int, Any]) -> DataFrame:
         from pyspark.sql import DataFrame as SparkDataFrame
 
-        put_off.begin(self)
+        jvm: Any = frame._jdf  # noqa: SLF001
+        held = self._context._jvm.org.apache.spark.sql.classic.Dataset.ofRows(  # noqa: SLF001
+            jvm.sparkSession(), plan
+        )
         self._held.append((frame, caches))
         return SparkDataFrame(held, frame.sparkSession)
 
-    def needs(self, frame: DataFrame) -> bool:
-        """Tell whether the cache of this very frame is held; see ``put_off``."""
-        try:
-            plan = _planned(frame._jdf)  # noqa: SLF001
-            if plan.getClass().getSimpleName() != _CACHE:
-                return False
-            return any(number in self._caches for number, _ in _caches_in(self._context, plan))
-        except (Py4JError, TypeError) as error:
-            logger.debug("whether a cache is held can't be seen: %s", text_of(error))
-            return False
+    def _check_read(self, jvm_frame: Any, caches: dict[int, Any]) -> None:
+        """See that a frame finds what an earlier one has read of the function's caches, and what
+        the function has persisted.
 
-    def needs_rdd(self, number: int) -> bool:
-        """Tell whether a frame was made of this persisted RDD; see ``put_off``."""
-        return number in self._rdds
+        Raises:
+            AttemptFailedError: it would be computed anew.
+        """
+        lines = others = _lines(jvm_frame.queryExecution().analyzed())
+        for number, builder in self._all_of(caches, below_full_ones=False):
+            block = _lines(builder.logicalPlan())
+            others = _without(others, block)
+            known = self._read.get(number)
+            if _is_full(builder) if known is None else known[1] == _filling(builder):
+                lines = _without(lines, block)
+        noted = [_lines(frame._jdf.queryExecution().analyzed()) for frame in self.noted]  # noqa: SLF001
+        if any(_without(lines, block) != lines for block, _ in self._read.values()) or any(
+            _without(others, block) != others for block in noted
+        ):
+            raise cache_was_emptied()
 
-    def _hold_rdds(self, jvm_frame: Any) -> None:
-        """Hold what the function persists one level below: RDDs of which it makes frames."""
+    def _all_of(
+        self, caches: dict[int, Any], *, below_full_ones: bool
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield caches, and those that they are computed of."""
+        for number, builder in caches.items():
+            yield number, builder
+            if below_full_ones or not _is_full(builder):
+                below = dict(_caches_below(self._context, builder.cachedPlan()))
+                yield from self._all_of(below, below_full_ones=below_full_ones)
+
+    def _now(self, frame: DataFrame, reason: str, caches: dict[int, Any]) -> DataFrame:
+        """Return the frame's rows, computed.
+
+        Args:
+            frame: what the function writes.
+            reason: why its rows may become others.
+            caches: what it reads.
+        """
+        rows = SharedRows(frame)
+        self.computed.append(rows)
+        if not self._context._jsc.sc().isLocal():  # noqa: SLF001
+            numbers = ids_in(rows.rdd) - {int(rows.rdd.id())}
+            blocks = KeptBlocks(self._context, self._persisted(numbers))
+            self._blocks.append(blocks)
+            if not blocks.compute():
+                raise computed_twice(reason)
+        before = self._contents(caches)
+        rows.compute()
+        if not all(blocks.are_as_before() for blocks in self._blocks):
+            raise computed_twice(reason)
+        behind = self._contents(caches)
+        if any(behind.get(number) != content for number, content in before.items()):
+            raise cache_was_emptied()
+        self._read |= behind
+        return rows.frame
+
+    def _contents(self, caches: dict[int, Any]) -> dict[int, tuple[list[str], int]]:
+        """Return the plan and what tells the content of caches, and of those that they are computed
+        of and that are full.
+        """
+        return {
+            number: (_lines(builder.logicalPlan()), _filling(builder))
+            for number, builder in self._all_of(caches, below_full_ones=True)
+            if number in caches or _is_full(builder)
+        }
+
+    def _persisted(self, numbers: set[int]) -> list[Any]:
+        """Return those of some RDDs that are persisted, what was made first in front."""
+        persisted = self._context._jsc.getPersistentRDDs()  # noqa: SLF001
+        found = (persisted.get(number) for number in sorted(numbers))
+        return [rdd.rdd() for rdd in found if rdd is not None]
+
+    def _reads_what_is_young(self, jvm_frame: Any, caches: dict[int, Any], own: set[int]) -> bool:
+        """Tell whether a frame reads what was persisted since the batch began: in Spark's cache, or
+        one level below, RDDs of which the function makes frames.
+        """
+        if any(_filling(builder) > self._began for builder in caches.values()):
+            return True
         # As a text, for each element of a set of Java's is a few calls.
         told = str(self._context._jsc.getPersistentRDDs().keySet().toString())  # noqa: SLF001
-        persisted = {int(number) for number in re.findall(r"\d+", told)}
-        if len(persisted) < 2:
-            return  # The batch's own, at most.
-        for rdd in rdds_of(jvm_frame.queryExecution().analyzed()):
-            # What the batch itself was made of is older than its function.
-            if int(rdd.id()) not in persisted:
-                self._rdds |= persisted & ids_in(rdd)
-        if self._rdds:
-            put_off.begin(self)
+        young = {int(number) for number in re.findall(r"\d+", told) if int(number) > self._began}
+        young -= own | {int(rows.rdd.id()) for rows in self.computed}
+        if not young:
+            return False
+        return any(
+            young & ids_in(rdd)
+            for rdd in rdds_of(jvm_frame.queryExecution().analyzed())
+            if int(rdd.id()) not in young | own
+        )
 
     def fill(self) -> None:
         """Remember what is in the caches, or will be, before the first job reads them."""
         self._filled = {number: _filling(builder) for number, builder in self._caches.items()}
 
     def are_as_before(self) -> bool:
-        """Tell whether no cache was emptied since ``fill``."""
-        return all(_filling(self._caches[number]) == rdd for number, rdd in self._filled.items())
+        """Tell whether nothing was emptied: of the caches since ``fill``, of what was computed
+        ever.
+        """
+        return all(rows.are_kept() for rows in self.computed) and all(
+            _filling(self._caches[number]) == rdd for number, rdd in self._filled.items()
+        )
 
     def release(self) -> None:
-        """Free the caches that were unpersisted meanwhile; no error."""
+        """Free what was computed, and the caches that were unpersisted meanwhile; no error."""
         held, caches = self._held, self._caches
-        self._held, self._filled, self._rdds = [], {}, set()
-        if put_off.is_held_by(self):
-            put_off.end(self)
+        computed, self.computed = self.computed, []
+        self.noted.clear()
+        self._held, self._filled, self._blocks, self._read = [], {}, [], {}
+        for rows in computed:
+            rows.release()
         try:
             kept = {
                 number
@@ -135,12 +246,13 @@ class HeldCaches:
     @property
     def frames(self) -> list[DataFrame]:
         """What the function writes of them."""
-        return [frame for frame, _ in self._held]
+        return [*(frame for frame, _ in self._held), *(rows.of for rows in self.computed)]
 
     @property
     def rdds(self) -> list[Any]:
-        """The JVM's RDDs that they consist of; behind ``fill``."""
-        return [builder.cachedColumnBuffers() for builder in self._caches.values()]
+        """The JVM's RDDs that are kept of them; behind ``fill``."""
+        caches = [builder.cachedColumnBuffers() for builder in self._caches.values()]
+        return [*caches, *(rows.rdd for rows in self.computed)]
 
     @property
     def _caches(self) -> dict[int, Any]:
@@ -177,3 +289,33 @@ def _caches_in(context: Any, plan: Any) -> Iterator[tuple[int, Any]]:
         if leaf.getClass().getSimpleName() == _CACHE:
             builder = leaf.cacheBuilder()
             yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
+
+
+def _caches_below(context: Any, physical: Any) -> Iterator[tuple[int, Any]]:
+    """Return the caches that a cache is computed of; see ``_caches_in``."""
+    if physical.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        physical = physical.inputPlan()
+    leaves = physical.collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.getClass().getSimpleName() == "InMemoryTableScanExec":
+            builder = leaf.relation().cacheBuilder()
+            yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
+
+
+def _is_full(builder: Any) -> bool:
+    """Tell whether a cache has all its rows."""
+    return bool(builder.isCachedColumnBuffersLoaded())
+
+
+def _lines(plan: Any) -> list[str]:
+    """Return a plan's nodes as texts, in which each column has a number of its own."""
+    return [line.lstrip(" :+-|") for line in str(plan.toString()).splitlines() if line.strip()]
+
+
+def _without(lines: list[str], block: list[str]) -> list[str]:
+    """Return a plan's nodes without those of another one, wherever it stands in it."""
+    for start in range(len(lines) - len(block) + 1):
+        if block and lines[start : start + len(block)] == block:
+            return _without([*lines[:start], *lines[start + len(block) :]], block)
+    return lines

@@ -16,7 +16,7 @@ keeps them is told to it later, when it is known what reads it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -36,7 +36,10 @@ _OF_RDD = "LogicalRDD"
 _OF_RDDS = frozenset({_OF_RDD, "ExternalRDD", "ExternalRDDScan"})
 _SAME_ROWS = frozenset({"CTERelationRef", "UnionLoopRef", "InMemoryRelation"})
 """Leaves that read what stands elsewhere in the plan, or elsewhere at all."""
-_CARTESIAN = "CartesianProduct"
+_READ_AGAIN = ("CartesianProduct", "BroadcastNestedLoopJoin")
+"""Joins that compute a side more than once: the first pairs each partition of one side with each of
+the other, and computes both anew; the second one, where it is an outer join of some kind, looks
+once more for the rows without a partner."""
 
 
 class SharedRows:
@@ -49,8 +52,14 @@ class SharedRows:
         of: the frame whose rows they are.
     """
 
-    def __init__(self, frame: DataFrame) -> None:
-        """Share a frame's rows; nothing is computed."""
+    def __init__(self, frame: DataFrame, may_differ: Callable[[], bool] = lambda: True) -> None:
+        """Share a frame's rows; nothing is computed.
+
+        Args:
+            frame: the frame.
+            may_differ: tells whether another computation may give other rows.
+        """
+        self._may_differ = may_differ
         # The only way to an RDD of copies: an execution gives out the same row object again and
         # again, with other content.
         self.frame = frame.localCheckpoint(eager=False)
@@ -60,6 +69,7 @@ class SharedRows:
         self._context = frame.sparkSession.sparkContext
         jvm_frame: Any = self.frame._jdf  # noqa: SLF001  Spark offers this in no other way
         self._rdd = jvm_frame.queryExecution().analyzed().rdd()
+        self._level = self._rdd.getStorageLevel()
         self._jobs_before = self._jobs()
         # Without the checkpoint: what can't be found any more is computed again.
         jvm: Any = self._context._jvm  # noqa: SLF001
@@ -72,6 +82,20 @@ class SharedRows:
     def rdd(self) -> Any:
         """The JVM's RDD that keeps the rows."""
         return self._rdd
+
+    def want(self) -> None:
+        """Keep the rows, whatever reads them."""
+        self._is_wanted = True
+
+    def compute(self) -> None:
+        """Compute the rows, and keep them."""
+        self.want()
+        self._rdd.count()
+
+    def are_kept(self) -> bool:
+        """Tell whether they are kept; somebody may unpersist all RDDs that there are."""
+        level = self._rdd.getStorageLevel()
+        return bool(level.useMemory() or level.useDisk())
 
     def _want(self, storageLevel: StorageLevel | None = None) -> DataFrame:  # noqa: ARG002, N803  Spark's
         self._is_wanted = True
@@ -109,11 +133,10 @@ class SharedRows:
             if reads > 1:
                 return False
             patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-            # It pairs each partition of one side with each of the other, and computes both anew.
-            return not (
-                plan.containsPattern(patterns.INNER_LIKE_JOIN())
-                and _CARTESIAN in execution.executedPlan().toString()
-            )
+            if not plan.containsPattern(patterns.JOIN()):
+                return True
+            planned = execution.executedPlan().toString()
+            return not any(name in planned for name in _READ_AGAIN)
         except (Py4JError, TypeError) as error:
             logger.debug("how often a batch is read can't be seen: %s", text_of(error))
             return False
@@ -140,20 +163,24 @@ class SharedRows:
         if self._keeps and not (self._is_wanted or self._is_computed()):
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
             self._keeps = False
+        elif self._keeps and not self.are_kept():
+            # No job has read them in front of another one yet.
+            self._rdd.persist(self._level)
         return self._keeps
 
     def _is_computed(self) -> bool:
-        """Tell whether all rows are kept already, for something in the function has read them."""
+        """Tell whether all rows are kept already, for something in the function has read them; or
+        some, and the function may have seen what they would not be again.
+        """
         try:
             if self._jobs() == self._jobs_before:
                 return False
             ours = int(self._rdd.id())
             infos = self._context._jsc.sc().getRDDStorageInfo()  # noqa: SLF001
-            return any(
-                int(info.id()) == ours
-                and int(info.numCachedPartitions()) == int(info.numPartitions())
-                for info in infos
-            )
+            kept = [int(info.numCachedPartitions()) for info in infos if int(info.id()) == ours]
+            if kept and 0 < kept[0] < int(self._rdd.getNumPartitions()):
+                return self._may_differ()
+            return bool(kept and kept[0])
         except (Py4JError, TypeError) as error:
             logger.debug("what is kept of a batch can't be asked for: %s", text_of(error))
             return False

@@ -130,13 +130,19 @@ class SparkJobs(Protocol):
     def shared(self, frame: DataFrame) -> Shared:
         """Return what lets all that is derived from a frame share one computation of its rows."""
 
-    def pinned(self, frame: DataFrame) -> DataFrame:
+    def pinned(self, frame: DataFrame, batch: DataFrame) -> DataFrame:
         """Return the same rows as a frame that means what this one means now, whatever becomes of
         the views, functions and settings that it names, and of what is persisted.
+
+        Args:
+            frame: what the function writes; it may be computed now.
+            batch: the batch as the function has it.
         """
 
-    def unpersisting_later(self) -> AbstractContextManager[None]:
-        """Keep what is unpersisted within until ``unpin``, where ``pinned`` can't."""
+    def around_the_function(self) -> AbstractContextManager[None]:
+        """See what the function of the batch, which runs within, does with Spark's caches; where
+        ``pinned`` can't keep what it takes out of them, put that off until ``unpin``.
+        """
 
     def watching(self, shared: Sequence[Shared], batch: DataFrame) -> AbstractContextManager[None]:
         """See that nothing which the jobs within share is computed anew between them.

@@ -30,10 +30,11 @@ __all__ = ["FunctionCaches", "PersistedRows"]
 logger = logs.logger("onceforall")
 
 _OF_CACHE = re.compile(
-    r"\s*(?:CACHE\s+(?:LAZY\s+)?TABLE\s+(?P<table>[`\w.]+)|UNCACHE\s+TABLE\b|CLEAR\s+CACHE\b)",
+    r"\s*(?:CACHE\s+(?:LAZY\s+)?TABLE\s+(?P<table>[`\w.]+)|UNCACHE\s+TABLE\b|CLEAR\s+CACHE\b"
+    r"|DROP\s+VIEW\s+(?:IF\s+EXISTS\s+)?(?P<view>[`\w.]+))",
     re.IGNORECASE,
 )
-"""Statements that put something into Spark's cache, or take it out."""
+"""Statements that put something into Spark's cache, or take it out, as dropping a view does."""
 
 _LOOKS = ("to_pandas", "to_table", "to_table_as_iterator")
 _COMPUTE_NOTHING = frozenset(
@@ -54,7 +55,6 @@ class FunctionCaches:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.persisted: list[DataFrame] = []
-        self._tables: set[str] = set()
         self._given_up: list[Callable[[], object]] = []
         self.has_looked = False
         """Whether the function has had something computed."""
@@ -116,25 +116,30 @@ class FunctionCaches:
         return persist
 
     def _cache_table(self, original: _Method) -> _Method:
-        def cache_table(catalog: Any, name: str, *arguments: Any, **named: Any) -> None:
-            original(catalog, name, *arguments, **named)
-            self._note_table(name)
+        def cache_table(catalog: Any, tableName: str, *arguments: Any, **named: Any) -> None:  # noqa: N803  Spark's
+            original(catalog, tableName, *arguments, **named)
+            self._note_table(tableName)
 
         return cache_table
 
     def _drop_view(self, original: _Method) -> _Method:
-        def drop_view(catalog: Any, name: str) -> Any:
-            # Spark drops the cache of a view with it.
-            if name.casefold() not in self._tables:
-                return original(catalog, name)
-            self._given_up.append(partial(original, catalog, name))
+        def drop_view(catalog: Any, viewName: str) -> Any:  # noqa: N803  Spark's
+            if not self._is_cached_view(viewName):
+                return original(catalog, viewName)
+            self._given_up.append(partial(original, catalog, viewName))
             return True
 
         return drop_view
 
+    def _is_cached_view(self, name: str) -> bool:
+        """Tell whether Spark drops a cache of the function's with a view."""
+        return bool(self.persisted) and _is_cached(self._spark.table(name))
+
     def _sql(self, original: _Method) -> _Method:
         def sql(session: Any, text: Any, *arguments: Any, **named: Any) -> Any:
             found = _OF_CACHE.match(text) if isinstance(text, str) else None
+            if found is not None and found["view"] and not self._is_cached_view(found["view"]):
+                found = None
             if found is not None and found["table"] is None:
                 self._given_up.append(partial(original, session, text, *arguments, **named))
                 return session.range(0).select()
@@ -146,7 +151,6 @@ class FunctionCaches:
         return sql
 
     def _note_table(self, name: str) -> None:
-        self._tables.add(name.replace("`", "").casefold())
         self.persisted.append(self._spark.table(name))
 
     @contextmanager
@@ -166,7 +170,6 @@ class FunctionCaches:
         given_up, self._given_up = self._given_up, []
         self.persisted.clear()
         self.has_looked = False
-        self._tables.clear()
         for give_up in given_up:
             if server_is_gone():
                 return

@@ -62,7 +62,6 @@ _READ_ONCE = frozenset(
 Not those that name what only the server knows, as statements do, nor hints: one may ask for a
 product of partitions.
 """
-_IN_PAIRS = frozenset({"JOIN_TYPE_UNSPECIFIED", "JOIN_TYPE_INNER", "JOIN_TYPE_CROSS"})
 
 
 def is_read_once(frame: DataFrame, of: DataFrame) -> bool:
@@ -108,10 +107,8 @@ def _is_elsewhere(relation: Any, kind: str) -> bool:
 
 
 def _may_pair(relation: Any, kind: str) -> bool:
-    """Tell whether a join may pair each partition of one side with each of the other, and compute
-    both anew for it: without columns that have to be equal.
+    """Tell whether a join may compute a side more than once: without columns that have to be equal
+    it may pair each partition of one side with each of the other, or look once more for the rows
+    that have no partner.
     """
-    if kind != "join" or relation.join.using_columns:
-        return False
-    kinds = relation.join.DESCRIPTOR.fields_by_name["join_type"].enum_type.values_by_number
-    return kinds[relation.join.join_type].name in _IN_PAIRS
+    return kind == "join" and not relation.join.using_columns

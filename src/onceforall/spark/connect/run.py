@@ -198,7 +198,7 @@ class ConnectJobs:
         """Return the frame as it is: the server's can be persisted."""
         return frame
 
-    def pinned(self, frame: DataFrame) -> DataFrame:
+    def pinned(self, frame: DataFrame, batch: DataFrame) -> DataFrame:  # noqa: ARG002  Connect shows no plan
         """Return a view of the frame, which Spark resolves now. A frame of Connect is only a
         description: views and functions are looked up by name in each job that reads it, and the
         next transform may have made others of these names.
@@ -214,7 +214,7 @@ class ConnectJobs:
         """
         return PersistedRows(frame, self._caches)
 
-    def unpersisting_later(self) -> AbstractContextManager[None]:
+    def around_the_function(self) -> AbstractContextManager[None]:
         """Put off what the function takes out of Spark's cache: its jobs haven't run yet, and would
         compute a frame that several of them read once for each.
         """
