@@ -380,6 +380,27 @@ def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
     assert [DataFrame.persist, DataFrame.cache, DataFrame.unpersist] == methods
 
 
+def test_a_frame_that_is_made_and_persisted_anew_for_each_batch_has_its_first_cache(
+    split, source, spark, tmp_path
+):
+    path = str(tmp_path / "names")
+    spark.createDataFrame([("k", "name")], "key string, name string").write.parquet(path)
+
+    def process(batch, batch_id, transaction):
+        for sink in ("low", "high"):
+            # Spark finds out that it has it.
+            names = batch.sparkSession.read.parquet(path).cache()
+            drawn = batch.withColumn("token", F.expr(DRAWN)).cache()
+            part = low(drawn) if sink == "low" else high(drawn)
+            transaction.write(sink, part.join(names, F.expr("name = 'name'")).select("value"))
+
+    for name in ("v", "w"):
+        source.add(*({"key": "k", "value": f"{name}{n}"} for n in range(COUNT)))
+        written = split(process, source.stream())
+    assert written == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
+    spark.catalog.clearCache()
+
+
 def test_parts_that_are_persisted_and_given_up_one_after_the_other_are_written(split, stream):
     def process(batch, batch_id, transaction):
         session = batch.sparkSession

@@ -135,7 +135,11 @@ class HeldCaches:
             known = self._read.get(number)
             if _is_full(builder) if known is None else known[1] == _filling(builder):
                 lines = _without(lines, block)
-        noted = [_lines(frame._jdf.queryExecution().analyzed()) for frame in self.noted]  # noqa: SLF001
+        noted = [
+            _lines(each._jdf.queryExecution().analyzed())  # noqa: SLF001
+            for each in self.noted
+            if not _is_cached(each)
+        ]
         if any(_without(lines, block) != lines for block, _ in self._read.values()) or any(
             _without(others, block) != others for block in noted
         ):
@@ -301,6 +305,11 @@ def _caches_below(context: Any, physical: Any) -> Iterator[tuple[int, Any]]:
         if leaf.getClass().getSimpleName() == "InMemoryTableScanExec":
             builder = leaf.relation().cacheBuilder()
             yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
+
+
+def _is_cached(frame: DataFrame) -> bool:
+    level = frame.storageLevel
+    return bool(level.useMemory or level.useDisk)
 
 
 def _is_full(builder: Any) -> bool:
