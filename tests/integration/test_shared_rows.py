@@ -1,6 +1,7 @@
 """What several jobs of a batch read is computed once, whoever persists, unpersists or clears
 meanwhile."""
 
+import threading
 import uuid
 from contextlib import contextmanager
 
@@ -332,34 +333,43 @@ def test_what_a_function_reads_anew_and_persists_again_stays_and_is_what_is_writ
     held[0].unpersist()
 
 
-def test_what_a_later_write_would_compute_anew_fails_the_attempt(split, source, spark, tmp_path):
-    """A cache that somebody empties between two writes of a function: what the first one has read is
-    gone."""
-    by_whom = [lambda: spark.newSession().catalog.clearCache(), lambda: None]
+def test_a_table_is_persisted_and_given_up_for_each_write(split, source, spark, tmp_path):
+    """As other queries of the application may do with the same one at the same time."""
+    path = str(tmp_path / "names")
+    spark.createDataFrame([("k", "name")], "key string, name string").write.parquet(path)
+    names = spark.read.parquet(path)
 
     def process(batch, batch_id, transaction):
-        batch.withColumn("token", F.expr(DRAWN)).createOrReplaceTempView("drawn")
-        batch.sparkSession.catalog.cacheTable("drawn")
-        drawn = batch.sparkSession.table("drawn")
-        lower = low(drawn).persist()
-        transaction.write("low", lower)
-        by_whom.pop(0)()
-        transaction.write("high", high(drawn))
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        for sink, part in (("low", low(drawn)), ("high", high(drawn))):
+            known = names.persist()
+            if sink == "high":
+                batch.sparkSession.newSession().read.parquet(path)._jdf.unpersist(True)
+            transaction.write(sink, part.join(known, F.expr("name = 'name'")).select("value"))
+            names.unpersist()
+            joined = batch.join(names.persist(), "key").persist()
+            joined.count()
+            joined.unpersist()
         drawn.unpersist()
-        lower.unpersist()
+        batch.sparkSession.catalog.clearCache()
+        transaction.write("low", drawn.join(names, F.expr("name = 'other'")).select("value"))
 
-    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
-    with pytest.raises(Exception, match="Spark's cache was emptied"):
-        split(process, source.stream())
-    assert in_both(tmp_path) == []
-    assert split(process, source.stream()) == expected()
+    for name in ("v", "w"):
+        source.add(*({"key": "k", "value": f"{name}{n}"} for n in range(COUNT)))
+        written = split(process, source.stream())
+    assert written == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
 
 
 @pytest.mark.parametrize("how", ["persist", "cache"])
 def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
     split, source, spark, tmp_path, how
 ):
-    by_whom = [lambda: spark.newSession().catalog.clearCache(), lambda: None]
+    def by_another_thread():
+        clearing = threading.Thread(target=spark.newSession().catalog.clearCache)
+        clearing.start()
+        clearing.join()
+
+    by_whom = [by_another_thread, lambda: None]
     methods = [DataFrame.persist, DataFrame.cache, DataFrame.unpersist]
 
     def process(batch, batch_id, transaction):

@@ -190,6 +190,9 @@ _BEHIND_A_NAME = {
 }
 """Functions that are not to be seen any more where each function stands as what it is made of."""
 
+# As this and that version of Spark has it.
+_more_arguments: tuple[tuple[bool, ...], ...] = ((False, False), (False,))
+
 _CASES = re.compile(r"\bCASE WHEN\b|\bEND\b")
 
 _ORDERED = "rows of one key come out of a shuffle in another order"
@@ -207,8 +210,6 @@ class Determinism:
         self._of_query: tuple[str | None] | None = None
         self._of_frames: OrderedDict[str, str | None] = OrderedDict()
         self._by_expression: str | None = None
-        # As this and that version of Spark has it.
-        self._more_arguments: tuple[tuple[bool, ...], ...] = ((False, False), (False,))
 
     def why_not(self, batch: DataFrame, frames: Iterable[DataFrame]) -> str | None:
         """Return None when a replay of the batch gives the same rows in the same tasks; otherwise
@@ -266,7 +267,7 @@ class Determinism:
         foreign = _foreign(plan, _analyzed(batch))
         if foreign is not None:
             return foreign
-        text = re.sub(r"#\d+", "#", self._text(plan))
+        text = re.sub(r"#\d+", "#", text_of_plan(plan))
         if text not in self._of_frames:
             nodes, reason = self._nodes(plan)
             self._of_frames[text] = reason or _reason(nodes, of_stream=False)
@@ -287,26 +288,28 @@ class Determinism:
         """
         from pyspark import SparkContext
 
-        text = self._text(plan)
+        text = text_of_plan(plan)
         for name, reason in _BEHIND_A_NAME.items():
             if name in text:
                 return [], reason
         jvm: Any = SparkContext._jvm  # noqa: SLF001  Spark offers this in no other way
         replaced = jvm.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions.apply(plan)
-        if _weight(self._text(replaced)) > LONGEST_TEXT:
+        if _weight(text_of_plan(replaced)) > LONGEST_TEXT:
             return [], "Spark's plan of it is too large or too deep to be read"
         return json.loads(replaced.toJSON()), None
 
-    def _text(self, plan: Any) -> str:
-        """Return the plan as a text with all its columns, of which a plain ``toString`` leaves
-        out those after the 25th.
-        """
-        for more in self._more_arguments:
-            with contextlib.suppress(Py4JError):
-                text = str(plan.treeString(False, False, 2**31 - 1, *more))  # noqa: FBT003  py4j
-                self._more_arguments = (more,)
-                return text
-        raise LookupError("treeString")
+
+def text_of_plan(plan: Any) -> str:
+    """Return the plan as a text with all its columns, of which a plain ``toString`` leaves out
+    those after the 25th.
+    """
+    global _more_arguments  # noqa: PLW0603  asked of Spark once
+    for more in _more_arguments:
+        with contextlib.suppress(Py4JError):
+            text = str(plan.treeString(False, False, 2**31 - 1, *more))  # noqa: FBT003  py4j
+            _more_arguments = (more,)
+            return text
+    raise LookupError("treeString")
 
 
 def _analyzed(frame: DataFrame) -> Any:

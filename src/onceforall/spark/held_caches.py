@@ -9,8 +9,8 @@ writes, or to none, and the rows would not be those that the function has seen.
 So a frame that is written, and reads what was persisted since the batch began, is computed at once,
 from the caches of that moment, and kept below Spark's own cache (``shared_rows``): what the
 function does with its caches from there on is its own affair. Where each computation gives the same
-rows, none is kept. What was read by one write, and would be computed anew for a later one, since
-somebody has emptied it in between, fails the attempt.
+rows, none is kept. Where somebody else has emptied what the function has persisted of the batch,
+the attempt fails (``noted_frames``).
 
 What was persisted before is the application's, such as a table that each batch is joined with, and
 may be large. A frame that reads it is planned with the caches of now (Spark puts its caches into a
@@ -30,8 +30,10 @@ from py4j.protocol import Py4JError
 
 from onceforall.common import logs
 from onceforall.errors import text_of
+from onceforall.spark.determinism import text_of_plan
 from onceforall.spark.errors import cache_was_emptied, computed_twice
 from onceforall.spark.kept_blocks import KeptBlocks
+from onceforall.spark.noted_frames import is_cached
 from onceforall.spark.shared_rows import SharedRows, ids_in, leaves_of, rdds_of
 
 if TYPE_CHECKING:
@@ -68,7 +70,6 @@ class HeldCaches:
         self._held: list[tuple[DataFrame, dict[int, Any]]] = []
         self._filled: dict[int, int] = {}
         self._blocks: list[KeptBlocks] = []
-        self._read: dict[int, tuple[list[str], int]] = {}
         self.computed: list[SharedRows] = []
         """What was computed at once."""
         self.noted: list[DataFrame] = []
@@ -100,15 +101,17 @@ class HeldCaches:
             # Another Spark may not have it; what a function persists and keeps is not concerned.
             logger.debug("caches are not held: %s", text_of(error))
             return frame
-        if self._read or self.noted or is_young:
+        # What is cached already may be another query's, which unpersists it at any time.
+        is_young |= bool(self.noted and caches)
+        if self.noted or is_young:
             reason = self._why_not(batch, [frame])
             if reason is not None:
-                self._check_read(jvm, caches)
+                self._check_noted(jvm, caches, own)
             if is_young and reason is None:
                 self._keep(batch)
                 return frame
             if is_young:
-                return self._now(frame, str(reason), caches)
+                return self._now(frame, str(reason), caches, own)
         return self._planned_now(frame, plan, caches) if caches else frame
 
     def _planned_now(self, frame: DataFrame, plan: Any, caches: dict[int, Any]) -> DataFrame:
@@ -121,47 +124,45 @@ class HeldCaches:
         self._held.append((frame, caches))
         return SparkDataFrame(held, frame.sparkSession)
 
-    def _check_read(self, jvm_frame: Any, caches: dict[int, Any]) -> None:
-        """See that a frame finds what an earlier one has read of the function's caches, and what
-        the function has persisted.
+    def _check_noted(self, jvm_frame: Any, caches: dict[int, Any], own: set[int]) -> None:
+        """See that a frame finds what the function has persisted of the batch.
+
+        Args:
+            jvm_frame: what the function writes.
+            caches: what it reads.
+            own: the RDD of the batch.
 
         Raises:
             AttemptFailedError: it would be computed anew.
         """
-        lines = others = _lines(jvm_frame.queryExecution().analyzed())
-        for number, builder in self._all_of(caches, below_full_ones=False):
-            block = _lines(builder.logicalPlan())
-            others = _without(others, block)
-            known = self._read.get(number)
-            if _is_full(builder) if known is None else known[1] == _filling(builder):
-                lines = _without(lines, block)
-        noted = [
-            _lines(each._jdf.queryExecution().analyzed())  # noqa: SLF001
+        plans = [
+            each._jdf.queryExecution().analyzed()  # noqa: SLF001
             for each in self.noted
-            if not _is_cached(each)
+            if not is_cached(each)
         ]
-        if any(_without(lines, block) != lines for block, _ in self._read.values()) or any(
-            _without(others, block) != others for block in noted
-        ):
+        gone = [
+            _lines(plan)
+            for plan in plans
+            if any(int(rdd.id()) in own or own & ids_in(rdd) for rdd in rdds_of(plan))
+        ]
+        if not gone:
+            return
+        lines = _lines(jvm_frame.queryExecution().analyzed())
+        for builder in caches.values():
+            lines = _without(lines, _lines(builder.logicalPlan()))
+        if any(_without(lines, block) != lines for block in gone):
             raise cache_was_emptied()
 
-    def _all_of(
-        self, caches: dict[int, Any], *, below_full_ones: bool
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield caches, and those that they are computed of."""
-        for number, builder in caches.items():
-            yield number, builder
-            if below_full_ones or not _is_full(builder):
-                below = dict(_caches_below(self._context, builder.cachedPlan()))
-                yield from self._all_of(below, below_full_ones=below_full_ones)
-
-    def _now(self, frame: DataFrame, reason: str, caches: dict[int, Any]) -> DataFrame:
+    def _now(
+        self, frame: DataFrame, reason: str, caches: dict[int, Any], own: set[int]
+    ) -> DataFrame:
         """Return the frame's rows, computed.
 
         Args:
             frame: what the function writes.
             reason: why its rows may become others.
             caches: what it reads.
+            own: the RDD of the batch.
         """
         rows = SharedRows(frame)
         self.computed.append(rows)
@@ -171,25 +172,17 @@ class HeldCaches:
             self._blocks.append(blocks)
             if not blocks.compute():
                 raise computed_twice(reason)
-        before = self._contents(caches)
+        before = {
+            number: int(buffers.id())
+            for number, builder in caches.items()
+            if own & ids_in(buffers := builder.cachedColumnBuffers())
+        }
         rows.compute()
         if not all(blocks.are_as_before() for blocks in self._blocks):
             raise computed_twice(reason)
-        behind = self._contents(caches)
-        if any(behind.get(number) != content for number, content in before.items()):
+        if any(_filling(caches[number]) != content for number, content in before.items()):
             raise cache_was_emptied()
-        self._read |= behind
         return rows.frame
-
-    def _contents(self, caches: dict[int, Any]) -> dict[int, tuple[list[str], int]]:
-        """Return the plan and what tells the content of caches, and of those that they are computed
-        of and that are full.
-        """
-        return {
-            number: (_lines(builder.logicalPlan()), _filling(builder))
-            for number, builder in self._all_of(caches, below_full_ones=True)
-            if number in caches or _is_full(builder)
-        }
 
     def _persisted(self, numbers: set[int]) -> list[Any]:
         """Return those of some RDDs that are persisted, what was made first in front."""
@@ -232,7 +225,7 @@ class HeldCaches:
         held, caches = self._held, self._caches
         computed, self.computed = self.computed, []
         self.noted.clear()
-        self._held, self._filled, self._blocks, self._read = [], {}, [], {}
+        self._held, self._filled, self._blocks = [], {}, []
         for rows in computed:
             rows.release()
         try:
@@ -295,31 +288,12 @@ def _caches_in(context: Any, plan: Any) -> Iterator[tuple[int, Any]]:
             yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
 
 
-def _caches_below(context: Any, physical: Any) -> Iterator[tuple[int, Any]]:
-    """Return the caches that a cache is computed of; see ``_caches_in``."""
-    if physical.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
-        physical = physical.inputPlan()
-    leaves = physical.collectLeaves()
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.getClass().getSimpleName() == "InMemoryTableScanExec":
-            builder = leaf.relation().cacheBuilder()
-            yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
-
-
-def _is_cached(frame: DataFrame) -> bool:
-    level = frame.storageLevel
-    return bool(level.useMemory or level.useDisk)
-
-
-def _is_full(builder: Any) -> bool:
-    """Tell whether a cache has all its rows."""
-    return bool(builder.isCachedColumnBuffersLoaded())
-
-
 def _lines(plan: Any) -> list[str]:
-    """Return a plan's nodes as texts, in which each column has a number of its own."""
-    return [line.lstrip(" :+-|") for line in str(plan.toString()).splitlines() if line.strip()]
+    """Return a plan's nodes as texts, without the numbers of columns, which differ where a frame is
+    joined with itself.
+    """
+    text = re.sub(r"#\d+L?\b", "", text_of_plan(plan))
+    return [line.lstrip(" :+-|") for line in text.splitlines() if line.strip()]
 
 
 def _without(lines: list[str], block: list[str]) -> list[str]:
