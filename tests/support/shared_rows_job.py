@@ -49,8 +49,8 @@ def slowly(parts):
 
 def process(batch, batch_id, transaction):
     if HOW == "copies":
-        # Of a frame of its own: where the batch itself is persisted, it is as onceforall keeps it.
-        batch = batch.where("value IS NOT NULL").persist(StorageLevel.MEMORY_AND_DISK_2)
+        # Of values of its own: others are the batch's, which onceforall keeps.
+        batch = batch.withColumn("token", F.expr(DRAWN)).persist(StorageLevel.MEMORY_AND_DISK_2)
     if HOW == "one job":
         transaction.write("low", low(batch).unionByName(high(batch)))
     else:
