@@ -276,20 +276,31 @@ GIVES_UP = {
 def test_what_a_function_has_looked_at_is_what_is_written_though_it_gives_it_up(
     split, source, spark, how
 ):
+    def cached(frame):
+        frame.withColumn("token", F.expr(DRAWN)).createOrReplaceTempView("drawn")
+        frame.sparkSession.catalog.cacheTable("drawn")
+        return frame.sparkSession.table("drawn")
+
     def process(batch, batch_id, transaction):
-        batch.withColumn("token", F.expr(DRAWN)).createOrReplaceTempView("drawn")
-        batch.sparkSession.catalog.cacheTable("drawn")
-        drawn = batch.sparkSession.table("drawn")
+        drawn = cached(batch)
         seen = [(row["value"],) for row in low(drawn).collect()]
         transaction.write("low", spark.createDataFrame(seen, "value string"))
         transaction.write("high", high(drawn))
         GIVES_UP[how](batch.sparkSession, drawn)
-        assert not drawn.storageLevel.useMemory, "as the function has it"
+        assert drawn.storageLevel.useMemory == stays, "as the function has it"
+
+    # In Spark 4.0 what a view caches outlives `DROP VIEW`.
+    alone = cached(spark.range(1).withColumn("value", F.lit("v")))
+    GIVES_UP[how](spark, alone)
+    stays = alone.storageLevel.useMemory
+    assert not stays or spark.version.startswith("4.0.")
+    alone.unpersist()
 
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     assert split(process, source.stream()) == expected()
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() <= before
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() <= before + stays
+    spark.catalog.clearCache()
 
 
 def test_caches_of_caches_are_given_up_too(split, source, spark):
