@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from benchmarks.steps import step_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_EVERY_S = 0.25
 _REPORTS_EVERY_S = 1.0
@@ -42,8 +43,14 @@ KEYS = 10_000
 """How many groups the stateful query keeps."""
 
 
-def main() -> None:
-    """Run the query."""
+def main(
+    start: Callable[[DataFrame, Mapping[str, Any]], StreamingQuery] = spark_writers.start,
+) -> None:
+    """Run the query.
+
+    Args:
+        start: starts it, of the shaped rows and the configuration.
+    """
     config = configuration()
     work = Path(config["work"])
     step_times.record_into(work / "steps.jsonl")
@@ -55,7 +62,7 @@ def main() -> None:
     )
     rows = shaped(_source(spark, config), config["rows"])
     tasks = config.get("tasks", 0)
-    query = spark_writers.start(rows.coalesce(tasks) if tasks else rows, config)
+    query = start(rows.coalesce(tasks) if tasks else rows, config)
     say(work, "ready.json", {"at_s": time.time()})
     reports = _Reports(work / "progress.jsonl")
     batches = int(config.get("batches", 0))

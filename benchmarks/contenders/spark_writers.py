@@ -93,7 +93,7 @@ def start(rows: DataFrame, config: Mapping[str, Any]) -> StreamingQuery:
         for option, value in config.get("options", {}).items():
             ours.option(option, value)
         for sink in config["sinks"]:
-            ours.to(_our_sink(sink, config))
+            ours.to(our_sink(sink, config))
         return ours.start()
     writer = (
         rows.writeStream.outputMode(mode)
@@ -101,16 +101,17 @@ def start(rows: DataFrame, config: Mapping[str, Any]) -> StreamingQuery:
         .trigger(**trigger)
     )
     if name == "spark-kafka":
-        return _kafka(writer, config).start()
+        return spark_kafka(writer, config).start()
     if name == "spark-files":
-        path = _sink(config, "file")["path"]
+        path = sink_of(config, "file")["path"]
         return writer.format("parquet").option("path", path).start()
     if name == "noop":
         return writer.format("noop").start()
     return writer.foreachBatch(_FUNCTIONS[name](config)).start()
 
 
-def _our_sink(sink: Mapping[str, Any], config: Mapping[str, Any]) -> ofa.TwoPhaseCommitSink:
+def our_sink(sink: Mapping[str, Any], config: Mapping[str, Any]) -> ofa.TwoPhaseCommitSink:
+    """Return our sink of an entry of ``sinks``."""
     if sink["kind"] == "null":
         return NullSink()
     if sink["kind"] == "file":
@@ -126,14 +127,15 @@ def _our_sink(sink: Mapping[str, Any], config: Mapping[str, Any]) -> ofa.TwoPhas
     return ofa.KafkaSink(options, topic=sink["topic"], delivery=delivery)
 
 
-def _sink(config: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def sink_of(config: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the first entry of a kind."""
     found: Mapping[str, Any] = next(sink for sink in config["sinks"] if sink["kind"] == kind)
     return found
 
 
-def _kafka(writer: _Writer, config: Mapping[str, Any]) -> _Writer:
+def spark_kafka(writer: _Writer, config: Mapping[str, Any]) -> _Writer:
     """Set Spark's own Kafka sink up, for a stream or a batch."""
-    sink = _sink(config, "kafka")
+    sink = sink_of(config, "kafka")
     writer.format("kafka").option("kafka.bootstrap.servers", config["bootstrap"]).option(
         "topic", sink["topic"]
     )
@@ -172,7 +174,7 @@ def _arrow(_config: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
 
 def _only_jdbc(config: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
     def append(batch: DataFrame, _batch_id: int) -> None:
-        _jdbc(batch, _sink(config, "postgres"))
+        _jdbc(batch, sink_of(config, "postgres"))
 
     return append
 
@@ -181,9 +183,9 @@ def _three(config: Mapping[str, Any], *, persist: bool = False) -> Callable[[Dat
     def write(batch: DataFrame, _batch_id: int) -> None:
         if persist:
             batch.persist()
-        _kafka(batch.select("value").write, config).save()
-        batch.write.mode("append").parquet(_sink(config, "file")["path"])
-        _jdbc(batch, _sink(config, "postgres"))
+        spark_kafka(batch.select("value").write, config).save()
+        batch.write.mode("append").parquet(sink_of(config, "file")["path"])
+        _jdbc(batch, sink_of(config, "postgres"))
         if persist:
             batch.unpersist()
 

@@ -43,6 +43,7 @@ _NO_JUDGES = {
     "footprint/__main__.py",
     "footprint/recorder.py",
     "footprint/site/sitecustomize.py",
+    "options/functions.py",
     "options/partition_order.py",
     "options/state_backends.py",
     "report/charts.py",
