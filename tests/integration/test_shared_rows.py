@@ -3,7 +3,8 @@ meanwhile."""
 
 import threading
 import uuid
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from pyspark.sql import functions as F
@@ -12,6 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 import onceforall as ofa
 from onceforall.driver import batch_writer
 from onceforall.spark.connect.caches import PersistedRows
+from onceforall.spark.determinism import Determinism
 from onceforall.spark.shared_rows import SharedRows
 
 pytestmark = pytest.mark.spark
@@ -461,6 +463,148 @@ def test_an_rdd_that_the_function_persists_stays_until_its_frames_are_written(sp
     before = set(spark.sparkContext._jsc.getPersistentRDDs())
     assert split(process, source.stream()) == expected()
     assert set(spark.sparkContext._jsc.getPersistentRDDs()) <= before
+
+
+def in_two_batches(source):
+    """The two batches of a query, one run for each."""
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    yield 0
+    source.add({"key": "k", "value": "of the second batch"})
+    yield 1
+
+
+@pytest.mark.parametrize("how", ["persist", "cacheTable", "CACHE TABLE", "RDD"])
+def test_what_a_function_keeps_for_the_next_batch_is_what_that_one_writes(
+    split, source, spark, tmp_path, how
+):
+    kept, rdds = [], []
+
+    def keep(batch):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).select("value", "token")
+        session = batch.sparkSession
+        if how == "persist":
+            return drawn.persist()
+        if how == "RDD":
+            rdds.append(drawn.rdd.cache())
+            return session.createDataFrame(rdds[0], drawn.schema)
+        drawn.createOrReplaceTempView("kept")
+        if how == "cacheTable":
+            session.catalog.cacheTable("kept")
+        else:
+            session.sql("CACHE TABLE kept")
+        return session.table("kept")
+
+    def process(batch, batch_id, transaction):
+        if not kept:
+            kept.append(keep(batch))
+            seen = kept[0].collect()
+            transaction.write("low", batch.sparkSession.createDataFrame(seen, kept[0].schema))
+        elif batch_id == 1:
+            transaction.write("high", kept[0])
+            (rdds or kept)[0].unpersist()
+
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    for _ in in_two_batches(source):
+        split(process, source.stream())
+    first, second = (
+        {
+            row["value"]: row["token"]
+            for row in ofa.read_files(tmp_path / name).to_arrow().to_pylist()
+        }
+        for name in ("low", "high")
+    )
+    assert len(first) == COUNT
+    assert second == first
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() <= before
+    spark.catalog.clearCache()
+
+
+def test_a_frame_that_two_threads_write_is_computed_once(split, source, tmp_path):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        known = batch.withColumn("token", F.expr(DRAWN)).persist()
+        drawn = known.select("value", F.expr(DRAWN).alias("token"))
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda name: transaction.write(name, drawn), ("low", "high")))
+        known.unpersist()
+
+    split(process, source.stream())
+    low_rows, high_rows = (
+        {
+            row["value"]: row["token"]
+            for row in ofa.read_files(tmp_path / name).to_arrow().to_pylist()
+        }
+        for name in ("low", "high")
+    )
+    assert len(low_rows) == COUNT
+    assert low_rows == high_rows
+
+
+def test_a_thread_of_the_function_may_give_up_what_the_function_has_persisted(split, source):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        drawn.count()
+        thread = threading.Thread(target=drawn.unpersist)
+        thread.start()
+        thread.join()
+        transaction.write("low", drawn.select("value"))
+
+    assert split(process, source.stream()) == expected()
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_function_that_unpersists_all_rdds_takes_what_it_has_written_along(
+    split, source, spark, tmp_path, writes
+):
+    def process(batch, batch_id, transaction):
+        if batch_id == 0:
+            return  # It is read for the state that the query may have, besides.
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist()
+        drawn.count()
+        transaction.write("low", low(drawn))
+        if writes == 2:
+            transaction.write("high", high(drawn))
+        all_rdds(spark, None)
+
+    told = pytest.raises(Exception, match="Spark's cache was emptied.*RDD.unpersist")
+    for number in in_two_batches(source):
+        with told if number else nullcontext():
+            split(process, source.stream())
+    assert in_both(tmp_path) == []
+    spark.catalog.clearCache()
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_what_a_function_persists_is_computed_once_for_all_its_writes(
+    split, source, spark, monkeypatch, looks
+):
+    """Also where computing it again would give the same, for it may take long."""
+    monkeypatch.setattr(Determinism, "why_not_given", lambda *_: None)
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    computed = spark.sparkContext.accumulator(0)
+
+    @F.udf("string")
+    def dear(value):
+        computed.add(1)
+        return value
+
+    def process(batch, batch_id, transaction):
+        rows = batch.withColumn("dear", dear("value")).persist()
+        if looks:
+            rows.count()
+        for digit in range(3):
+            transaction.write("low", rows.where(f"dear LIKE '%{digit}'").select("value"))
+        rest = rows.where("dear NOT LIKE '%0' AND dear NOT LIKE '%1' AND dear NOT LIKE '%2'")
+        transaction.write("high", rest.select("value"))
+        rows.unpersist()
+
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    assert split(process, source.stream()) == expected()
+    assert computed.value == COUNT
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
 
 
 def test_a_cache_of_the_applications_that_is_given_up_is_computed_once_more_for_all_and_freed(

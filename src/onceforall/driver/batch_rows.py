@@ -92,7 +92,7 @@ class BatchRows:
         Args:
             several: there is more than one job.
         """
-        if not several and not self._several:
+        if not several and not self._several and not self._jobs.has_computed():
             return nullcontext()  # One job reads everything once.
         return self._jobs.watching([*self._several.values()], self.handed_out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class BatchTransaction:
         self._projections = projections
         self._pinned = pinned
         self._frames: list[tuple[DataFrame, DataFrame]] = []
+        self._computing = threading.Lock()
         self._open = True
         self.writes: list[tuple[str, DataFrame]] = []
         self.failure: Exception | None = None
@@ -85,13 +87,15 @@ class BatchTransaction:
         return next((given for given, pinned in self._frames if pinned is frame), frame)
 
     def _as_it_is_now(self, frame: DataFrame) -> DataFrame:
-        # A frame that is written to several sinks stays one, which is computed once.
-        for given, pinned in self._frames:
-            if given is frame:
-                return pinned
-        pinned = self._pinned(frame)
-        self._frames.append((frame, pinned))
-        return pinned
+        # A frame that is written to several sinks stays one, which is computed once, also where
+        # the function writes it in several threads.
+        with self._computing:
+            for given, pinned in self._frames:
+                if given is frame:
+                    return pinned
+            pinned = self._pinned(frame)
+            self._frames.append((frame, pinned))
+            return pinned
 
     def _check_first(self, name: str) -> None:
         # Each write is shuffled by itself: a key that two of them have is in two tasks.

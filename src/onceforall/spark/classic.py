@@ -176,6 +176,10 @@ class ClassicJobs:
         """
         return self._caches.holding(frame, batch)
 
+    def has_computed(self) -> bool:
+        """Tell whether ``pinned`` has computed rows at once."""
+        return bool(self._caches.computed)
+
     @contextmanager
     def watching(self, shared: Sequence[Shared], batch: DataFrame) -> Iterator[None]:
         """See that no cache of the function's is emptied within, and that on a cluster what is

@@ -8,21 +8,24 @@ writes, or to none, and the rows would not be those that the function has seen.
 
 So a frame that is written, and reads what was persisted since the batch began, is computed at once,
 from the caches of that moment, and kept below Spark's own cache (``shared_rows``): what the
-function does with its caches from there on is its own affair. Where each computation gives the same
-rows, none is kept. Where somebody else has emptied what the function has persisted of the batch,
-the attempt fails (``noted_frames``).
+function does with its caches from there on is its own affair. So is one that reads what the
+functions of earlier batches have persisted and kept, if computing it again may give other rows.
+Where each computation gives the same rows, and what was persisted hasn't been computed yet, nothing
+is: the jobs do so, once. Where somebody else has emptied what the function has persisted of the
+batch, the attempt fails (``noted_frames``).
 
-What was persisted before is the application's, such as a table that each batch is joined with, and
-may be large. A frame that reads it is planned with the caches of now (Spark puts its caches into a
-plan when it makes a job of it, ``CacheManager.useCachedData``), and its plan refers to them: to one
-that was unpersisted since, too, which is then computed once more, for all jobs that refer to it. A
-cache that is emptied while the jobs run is computed once more in the same way, and that is once too
+What the application has persisted, such as a table that each batch is joined with, may be large. A
+frame that reads it is planned with the caches of now (Spark puts its caches into a plan when it
+makes a job of it, ``CacheManager.useCachedData``), and its plan refers to them: to one that was
+unpersisted since, too, which is then computed once more, for all jobs that refer to it. A cache
+that is emptied while the jobs run is computed once more in the same way, and that is once too
 often: so it is looked at again behind the last job.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +36,7 @@ from onceforall.errors import text_of
 from onceforall.spark.determinism import text_of_plan
 from onceforall.spark.errors import cache_was_emptied, computed_twice
 from onceforall.spark.kept_blocks import KeptBlocks
-from onceforall.spark.noted_frames import is_cached
+from onceforall.spark.noted_frames import Noted, is_cached
 from onceforall.spark.shared_rows import SharedRows, ids_in, leaves_of, rdds_of
 
 if TYPE_CHECKING:
@@ -44,6 +47,11 @@ __all__ = ["HeldCaches"]
 logger = logs.logger("onceforall")
 
 _CACHE = "InMemoryRelation"
+
+_lock = threading.Lock()
+_kept_over: set[int] = set()
+"""The ids of RDDs that functions have persisted and kept beyond their batch; of the process, for
+another run of the query, or another query, may read them."""
 
 
 class HeldCaches:
@@ -72,7 +80,7 @@ class HeldCaches:
         self._blocks: list[KeptBlocks] = []
         self.computed: list[SharedRows] = []
         """What was computed at once."""
-        self.noted: list[DataFrame] = []
+        self.noted = Noted()
         """What the function has persisted; see ``noted_frames``."""
 
     def begin(self) -> None:
@@ -96,22 +104,26 @@ class HeldCaches:
         try:
             plan = None if _caches_of_session(jvm).isEmpty() else _planned(jvm)
             caches = {} if plan is None else dict(_caches_in(self._context, plan))
-            is_young = self._reads_what_is_young(jvm, caches, own)
+            young = {n: c for n, c in caches.items() if _filling(c) > self._began}
+            older = any(_filling(builder) in _kept_over for builder in caches.values())
+            of_rdds = self._persisted_rdds_of(jvm, own)
         except (Py4JError, TypeError) as error:
             # Another Spark may not have it; what a function persists and keeps is not concerned.
             logger.debug("caches are not held: %s", text_of(error))
             return frame
         # What is cached already may be another query's, which unpersists it at any time.
-        is_young |= bool(self.noted and caches)
-        if self.noted or is_young:
+        is_young = bool(young or of_rdds or (self.noted.frames and caches))
+        if self.noted.frames or is_young or older:
             reason = self._why_not(batch, [frame])
             if reason is not None:
                 self._check_noted(jvm, caches, own)
-            if is_young and reason is None:
+                if is_young or older:
+                    return self._now(frame, reason, caches, own)
+            elif is_young:
                 self._keep(batch)
-                return frame
-            if is_young:
-                return self._now(frame, str(reason), caches, own)
+                if any(builder.isCachedColumnBuffersLoaded() for builder in young.values()):
+                    # The function has computed it, perhaps at some expense.
+                    return self._now(frame, None, caches, own)
         return self._planned_now(frame, plan, caches) if caches else frame
 
     def _planned_now(self, frame: DataFrame, plan: Any, caches: dict[int, Any]) -> DataFrame:
@@ -137,7 +149,7 @@ class HeldCaches:
         """
         plans = [
             each._jdf.queryExecution().analyzed()  # noqa: SLF001
-            for each in self.noted
+            for each in self.noted.frames
             if not is_cached(each)
         ]
         gone = [
@@ -154,19 +166,19 @@ class HeldCaches:
             raise cache_was_emptied()
 
     def _now(
-        self, frame: DataFrame, reason: str, caches: dict[int, Any], own: set[int]
+        self, frame: DataFrame, reason: str | None, caches: dict[int, Any], own: set[int]
     ) -> DataFrame:
         """Return the frame's rows, computed.
 
         Args:
             frame: what the function writes.
-            reason: why its rows may become others.
+            reason: why its rows may become others; None: they don't.
             caches: what it reads.
             own: the RDD of the batch.
         """
         rows = SharedRows(frame)
         self.computed.append(rows)
-        if not self._context._jsc.sc().isLocal():  # noqa: SLF001
+        if reason is not None and not self._context._jsc.sc().isLocal():  # noqa: SLF001
             numbers = ids_in(rows.rdd) - {int(rows.rdd.id())}
             blocks = KeptBlocks(self._context, self._persisted(numbers))
             self._blocks.append(blocks)
@@ -178,6 +190,8 @@ class HeldCaches:
             if own & ids_in(buffers := builder.cachedColumnBuffers())
         }
         rows.compute()
+        if reason is None:
+            return rows.frame
         if not all(blocks.are_as_before() for blocks in self._blocks):
             raise computed_twice(reason)
         if any(_filling(caches[number]) != content for number, content in before.items()):
@@ -190,26 +204,34 @@ class HeldCaches:
         found = (persisted.get(number) for number in sorted(numbers))
         return [rdd.rdd() for rdd in found if rdd is not None]
 
-    def _reads_what_is_young(self, jvm_frame: Any, caches: dict[int, Any], own: set[int]) -> bool:
-        """Tell whether a frame reads what was persisted since the batch began: in Spark's cache, or
-        one level below, RDDs of which the function makes frames.
+    def _persisted_rdds_of(self, jvm_frame: Any, own: set[int]) -> bool:
+        """Tell whether a frame reads RDDs, one level below Spark's cache, that were persisted since
+        the batch began, or by the functions of earlier ones.
         """
-        if any(_filling(builder) > self._began for builder in caches.values()):
-            return True
-        # As a text, for each element of a set of Java's is a few calls.
-        told = str(self._context._jsc.getPersistentRDDs().keySet().toString())  # noqa: SLF001
-        young = {int(number) for number in re.findall(r"\d+", told) if int(number) > self._began}
-        young -= own | {int(rows.rdd.id()) for rows in self.computed}
+        ours = own | {int(rows.rdd.id()) for rows in self.computed}
+        persisted = self._persisted_ids() - ours
+        young = {n for n in persisted if n > self._began or n in _kept_over}
         if not young:
             return False
         return any(
             young & ids_in(rdd)
             for rdd in rdds_of(jvm_frame.queryExecution().analyzed())
-            if int(rdd.id()) not in young | own
+            if int(rdd.id()) not in young | ours
         )
 
+    def _persisted_ids(self) -> set[int]:
+        # As a text, for each element of a set of Java's is a few calls.
+        told = str(self._context._jsc.getPersistentRDDs().keySet().toString())  # noqa: SLF001
+        return {int(number) for number in re.findall(r"\d+", told)}
+
     def fill(self) -> None:
-        """Remember what is in the caches, or will be, before the first job reads them."""
+        """Remember what is in the caches, or will be, before the first job reads them.
+
+        Raises:
+            AttemptFailedError: what was computed at once is gone.
+        """
+        if not all(rows.are_kept() for rows in self.computed):
+            raise cache_was_emptied()
         self._filled = {number: _filling(builder) for number, builder in self._caches.items()}
 
     def are_as_before(self) -> bool:
@@ -224,11 +246,12 @@ class HeldCaches:
         """Free what was computed, and the caches that were unpersisted meanwhile; no error."""
         held, caches = self._held, self._caches
         computed, self.computed = self.computed, []
-        self.noted.clear()
+        noted, self.noted = self.noted, Noted()
         self._held, self._filled, self._blocks = [], {}, []
         for rows in computed:
             rows.release()
         try:
+            self._remember(noted)
             kept = {
                 number
                 for frame, _ in held
@@ -239,6 +262,20 @@ class HeldCaches:
                     builder.clearCache(False)  # noqa: FBT003  py4j
         except Exception as error:  # noqa: BLE001  the JVM frees them when nothing refers to them
             logger.debug("caches are not freed at once: %s", text_of(error))
+
+    def _remember(self, noted: Noted) -> None:
+        """Remember what the function keeps for later batches."""
+        kept: set[int] = set()
+        for frame in noted.frames:
+            if is_cached(frame):
+                caches = _caches_in(self._context, _planned(frame._jdf))  # noqa: SLF001
+                kept.update(_filling(builder) for _, builder in caches)
+        with _lock:
+            persisted = self._persisted_ids()
+            if noted.others:
+                kept.update(number for number in persisted if number > self._began)
+            _kept_over.update(kept)
+            _kept_over.intersection_update(persisted)
 
     @property
     def frames(self) -> list[DataFrame]:

@@ -13,22 +13,38 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["is_cached", "noting"]
+__all__ = ["Noted", "is_cached", "noting"]
 
 _Method = Callable[..., Any]
 
 _READS = re.compile(r"\s*(SELECT|WITH|VALUES|SHOW|DESC|EXPLAIN)\b", re.IGNORECASE)
+_CACHES = re.compile(r"\bCACHE\b", re.IGNORECASE)
+
+
+@dataclass
+class Noted:
+    """What the function of a batch persists.
+
+    Attributes:
+        frames: by ``persist`` and ``cache``, without those that it has taken out of the cache.
+        others: whether it has persisted in other ways, too: a table by its name, an RDD.
+    """
+
+    frames: list[DataFrame] = field(default_factory=list)
+    others: bool = False
+
 
 _lock = threading.Lock()
 _originals: list[tuple[type, str, _Method]] = []
+_active: list[Noted] = []
 _of_thread = threading.local()
-_functions = 0
 
 
 def is_cached(frame: DataFrame) -> bool:
@@ -38,23 +54,24 @@ def is_cached(frame: DataFrame) -> bool:
 
 
 @contextmanager
-def noting(frames: list[DataFrame]) -> Iterator[None]:
-    """Note what this thread persists within, and doesn't take out of the cache again.
+def noting(noted: Noted) -> Iterator[None]:
+    """Note what this thread persists within, and doesn't take out of the cache again; a frame may
+    be taken out of it by any thread.
 
     Args:
-        frames: they are added to it, and removed from it.
+        noted: takes it.
     """
-    _begin()
-    before, _of_thread.frames = getattr(_of_thread, "frames", None), frames
+    _begin(noted)
+    before, _of_thread.noted = getattr(_of_thread, "noted", None), noted
     try:
         yield
     finally:
-        _of_thread.frames = before
-        _end()
+        _of_thread.noted = before
+        _end(noted)
 
 
-def _begin() -> None:
-    global _functions  # noqa: PLW0603  PySpark's classes are the process's
+def _begin(noted: Noted) -> None:
+    from pyspark import RDD
     from pyspark.sql.catalog import Catalog
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
     from pyspark.sql.session import SparkSession
@@ -65,6 +82,8 @@ def _begin() -> None:
         (ClassicFrame, "unpersist", _forgotten),
         (ClassicFrame, "createOrReplaceTempView", _emptying),
         (ClassicFrame, "createOrReplaceGlobalTempView", _emptying),
+        (RDD, "persist", _noted_otherwise),
+        (Catalog, "cacheTable", _noted_otherwise),
         (Catalog, "clearCache", _emptying),
         (Catalog, "uncacheTable", _emptying),
         (Catalog, "dropTempView", _emptying),
@@ -72,7 +91,7 @@ def _begin() -> None:
         (SparkSession, "sql", _statement),
     ]
     with _lock:
-        _functions += 1
+        _active.append(noted)
         if _originals:
             return
         for owner, name, make in made:
@@ -81,31 +100,52 @@ def _begin() -> None:
             setattr(owner, name, wraps(original)(make(original)))
 
 
-def _end() -> None:
-    global _functions  # noqa: PLW0603
+def _end(noted: Noted) -> None:
     with _lock:
-        _functions -= 1
-        while _originals and not _functions:
+        _active[:] = [each for each in _active if each is not noted]
+        while _originals and not _active:
             owner, name, original = _originals.pop()
             setattr(owner, name, original)
+
+
+def _here() -> Noted | None:
+    """What the function notes that this thread runs."""
+    noted: Noted | None = getattr(_of_thread, "noted", None)
+    return noted
 
 
 def _noted(original: _Method) -> _Method:
     def persist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
         persisted = original(frame, *arguments, **named)
-        frames = getattr(_of_thread, "frames", None)
-        if frames is not None:
-            frames.append(frame)
+        noted = _here()
+        if noted is not None:
+            noted.frames.append(frame)
         return persisted
+
+    return persist
+
+
+def _noted_otherwise(original: _Method) -> _Method:
+    def persist(owner: Any, *arguments: Any, **named: Any) -> Any:
+        noted = _here()
+        if noted is not None:
+            noted.others = True
+        return original(owner, *arguments, **named)
 
     return persist
 
 
 def _forgotten(original: _Method) -> _Method:
     def unpersist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
-        frames = getattr(_of_thread, "frames", None)
-        if frames:
+        with _lock:
+            active = [*_active]
+        for noted in active:
+            # Whoever has the function's own object does it for the function, in a thread of its.
+            noted.frames[:] = [each for each in noted.frames if each is not frame]
+        noted_here = _here()
+        if noted_here is not None and noted_here.frames:
             # Another object may have the same cache.
+            frames = noted_here.frames
             frames[:] = [each for each in frames if not each.sameSemantics(frame)]
         answer = original(frame, *arguments, **named)
         _forget_what_is_gone()
@@ -127,6 +167,9 @@ def _statement(original: _Method) -> _Method:
     def sql(session: Any, sqlQuery: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N803  Spark's
         answer = original(session, sqlQuery, *arguments, **named)
         if not (isinstance(sqlQuery, str) and _READS.match(sqlQuery)):
+            noted = _here()
+            if noted is not None and isinstance(sqlQuery, str) and _CACHES.search(sqlQuery):
+                noted.others = True
             _forget_what_is_gone()
         return answer
 
@@ -134,6 +177,6 @@ def _statement(original: _Method) -> _Method:
 
 
 def _forget_what_is_gone() -> None:
-    frames = getattr(_of_thread, "frames", None)
-    if frames:
-        frames[:] = [each for each in frames if is_cached(each)]
+    noted = _here()
+    if noted is not None and noted.frames:
+        noted.frames[:] = [each for each in noted.frames if is_cached(each)]

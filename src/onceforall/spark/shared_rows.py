@@ -65,6 +65,7 @@ class SharedRows:
         self.frame = frame.localCheckpoint(eager=False)
         self.of = frame
         self._is_wanted = False
+        self._is_final = False
         self._keeps = True
         self._context = frame.sparkSession.sparkContext
         jvm_frame: Any = self.frame._jdf  # noqa: SLF001  Spark offers this in no other way
@@ -88,8 +89,9 @@ class SharedRows:
         self._is_wanted = True
 
     def compute(self) -> None:
-        """Compute the rows, and keep them."""
+        """Compute the rows, and keep them; from now on no others will do."""
         self.want()
+        self._is_final = True
         self._rdd.count()
 
     def are_kept(self) -> bool:
@@ -163,7 +165,7 @@ class SharedRows:
         if self._keeps and not (self._is_wanted or self._is_computed()):
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
             self._keeps = False
-        elif self._keeps and not self.are_kept():
+        elif self._keeps and not self._is_final and not self.are_kept():
             # No job has read them in front of another one yet.
             self._rdd.persist(self._level)
         return self._keeps

@@ -139,6 +139,9 @@ class SparkJobs(Protocol):
             batch: the batch as the function has it.
         """
 
+    def has_computed(self) -> bool:
+        """Tell whether ``pinned`` has computed rows, which no job may compute again."""
+
     def around_the_function(self) -> AbstractContextManager[None]:
         """See what the function of the batch, which runs within, does with Spark's caches; where
         ``pinned`` can't keep what it takes out of them, put that off until ``unpin``.

@@ -214,6 +214,11 @@ class ConnectJobs:
         """
         return PersistedRows(frame, self._caches)
 
+    @staticmethod
+    def has_computed() -> bool:
+        """Tell that ``pinned`` computes nothing."""
+        return False
+
     def around_the_function(self) -> AbstractContextManager[None]:
         """Put off what the function takes out of Spark's cache: its jobs haven't run yet, and would
         compute a frame that several of them read once for each.
