@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 import pytest
+from pyspark import StorageLevel
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
@@ -517,6 +519,128 @@ def test_what_a_function_keeps_for_the_next_batch_is_what_that_one_writes(
     assert second == first
     assert spark.sparkContext._jsc.getPersistentRDDs().size() <= before
     spark.catalog.clearCache()
+
+
+def test_the_batch_itself_stays_persisted_until_the_function_gives_it_up(
+    split, source, spark, tmp_path
+):
+    kept, seen = [], []
+
+    def process(batch, batch_id, transaction):
+        kept.append(batch.persist())
+        seen.append({row["value"]: row["token"] for row in batch.collect()})
+        transaction.write("low", batch.select("value", "token"))
+        if batch_id == 1:
+            transaction.write("high", kept[0].select("value", "token"))
+            assert {row["value"]: row["token"] for row in kept[0].collect()} == seen[0]
+            for each in kept:
+                each.unpersist()
+
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    for _ in in_two_batches(source):
+        split(process, source.stream().withColumn("token", F.expr(DRAWN)))
+    rows = ofa.read_files(tmp_path / "high").to_arrow().to_pylist()
+    assert {row["value"]: row["token"] for row in rows} == seen[0]
+    assert len(rows) == COUNT
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_an_rdd_that_only_a_subquery_reads_is_held_too(split, source, spark):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        rdd = batch.rdd.map(lambda row: (row["value"], uuid.uuid4().hex)).cache()
+        session = batch.sparkSession
+        session.createDataFrame(rdd, "value string, token string").createOrReplaceTempView("drawn")
+        batch.createOrReplaceTempView("all_of_it")
+        for name, which in (("low", "token < '8'"), ("high", "token >= '8'")):
+            chosen = (
+                f"SELECT * FROM all_of_it WHERE value IN (SELECT value FROM drawn WHERE {which})"
+            )
+            transaction.write(name, session.sql(chosen))
+        rdd.unpersist()
+
+    assert split(process, source.stream()) == expected()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT value, d, (SELECT count(*) FROM numbers WHERE id < d) AS c FROM all_of_it",
+        "SELECT value, d, c FROM all_of_it, LATERAL (SELECT count(*) AS c FROM numbers WHERE id < d)",
+    ],
+)
+def test_a_correlated_subquery_reads_the_rows_that_are_written(
+    split, source, spark, tmp_path, query
+):
+    """Spark reads the batch once more for the values that the subquery is computed for."""
+
+    def process(batch, batch_id, transaction):
+        batch.createOrReplaceTempView("all_of_it")
+        batch.sparkSession.range(100).createOrReplaceTempView("numbers")
+        transaction.write("low", batch.sparkSession.sql(query))
+
+    # The first batch of a query is read once more, for the state that it may have.
+    source.add({"key": "k", "value": "first"})
+    drawn = f"CAST(conv(substr({DRAWN}, 1, 6), 16, 10) AS bigint) % 100 AS d"
+    split(process, source.stream().selectExpr("value", drawn))
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    split(process, source.stream().selectExpr("value", drawn))
+    rows = ofa.read_files(tmp_path / "low").to_arrow().to_pylist()
+    assert len(rows) == COUNT + 1
+    assert [row for row in rows if row["c"] != row["d"]] == []
+
+
+def test_a_frame_may_be_persisted_with_the_level_none(split, source):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN)).persist(StorageLevel.NONE)
+        transaction.write("low", drawn.select("value"))
+
+    assert split(process, source.stream()) == expected()
+
+
+def test_what_a_persisted_frame_observes_is_observed(split, source):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    observations = []
+
+    def process(batch, batch_id, transaction):
+        observations.append(Observation())
+        drawn = batch.withColumn("token", F.expr(DRAWN))
+        drawn = drawn.observe(observations[-1], F.count(F.lit(1)).alias("n")).persist()
+        transaction.write("low", low(drawn))
+        transaction.write("high", high(drawn))
+        drawn.unpersist()
+
+    assert split(process, source.stream()) == expected()
+    assert [each.get for each in observations] == [{"n": COUNT}]
+
+
+CACHED_AS = {
+    "a view": lambda batch: (
+        batch.createOrReplaceTempView("the_batch"),
+        batch.sparkSession.sql("CACHE TABLE the_batch"),
+    ),
+    "the class": lambda batch: batch.transform(DataFrame.cache),
+    "an alias": lambda batch: batch.alias("a").persist(),
+}
+
+
+@pytest.mark.parametrize("how", CACHED_AS)
+def test_the_batch_is_given_up_also_where_it_was_cached_under_another_name(
+    split, source, spark, how
+):
+    def process(batch, batch_id, transaction):
+        CACHED_AS[how](batch)
+        transaction.write("low", batch.select("value"))
+        batch.unpersist()
+
+    spark.catalog.clearCache()
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+    assert split(process, source.stream()) == expected()
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
 
 
 def test_a_frame_that_two_threads_write_is_computed_once(split, source, tmp_path):

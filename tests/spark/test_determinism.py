@@ -236,6 +236,14 @@ def test_a_table_that_may_change_is_found_also_in_a_subquery(spark, batch, table
     assert "a table is read" in of_frames().why_not(batch, [frame])
 
 
+def test_rows_of_an_rdd_are_found_also_in_a_subquery(spark, batch):
+    batch.createOrReplaceTempView("batch_of_test")
+    spark.range(3).localCheckpoint().createOrReplaceTempView("of_an_rdd")
+    query = "select key from batch_of_test where number in (select id from of_an_rdd)"
+    for found in (of_frames().why_not, of_frames().why_not_given):
+        assert "rows come from an RDD" in found(batch, [spark.sql(query)])
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
+from onceforall.spark.plans import leaves_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -320,9 +322,7 @@ def _analyzed(frame: DataFrame) -> Any:
 def _foreign(plan: Any, batch: Any) -> str | None:
     """Return a reason when a leaf of the plan is an RDD that isn't the batch."""
     own = int(batch.rdd().id())
-    leaves = plan.collectLeaves()
-    for position in range(int(leaves.size())):
-        leaf = leaves.apply(position)
+    for leaf in leaves_of(plan):
         if str(leaf.getClass().getSimpleName()) == "LogicalRDD" and int(leaf.rdd().id()) != own:
             return "rows come from an RDD, and Spark doesn't say how it was made"
     return None

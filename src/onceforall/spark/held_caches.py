@@ -37,7 +37,8 @@ from onceforall.spark.determinism import text_of_plan
 from onceforall.spark.errors import cache_was_emptied, computed_twice
 from onceforall.spark.kept_blocks import KeptBlocks
 from onceforall.spark.noted_frames import Noted, is_cached
-from onceforall.spark.shared_rows import SharedRows, ids_in, leaves_of, rdds_of
+from onceforall.spark.plans import leaves_of
+from onceforall.spark.shared_rows import SharedRows, ids_in, rdds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -176,10 +177,10 @@ class HeldCaches:
             caches: what it reads.
             own: the RDD of the batch.
         """
-        rows = SharedRows(frame)
-        self.computed.append(rows)
         if reason is not None and not self._context._jsc.sc().isLocal():  # noqa: SLF001
-            numbers = ids_in(rows.rdd) - {int(rows.rdd.id())}
+            rdds = rdds_of(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
+            below = [*rdds, *(builder.cachedColumnBuffers() for builder in caches.values())]
+            numbers = {number for rdd in below for number in ids_in(rdd)}
             blocks = KeptBlocks(self._context, self._persisted(numbers))
             self._blocks.append(blocks)
             if not blocks.compute():
@@ -189,7 +190,8 @@ class HeldCaches:
             for number, builder in caches.items()
             if own & ids_in(buffers := builder.cachedColumnBuffers())
         }
-        rows.compute()
+        rows = SharedRows(frame, at_once=True)
+        self.computed.append(rows)
         if reason is None:
             return rows.frame
         if not all(blocks.are_as_before() for blocks in self._blocks):
@@ -205,18 +207,17 @@ class HeldCaches:
         return [rdd.rdd() for rdd in found if rdd is not None]
 
     def _persisted_rdds_of(self, jvm_frame: Any, own: set[int]) -> bool:
-        """Tell whether a frame reads RDDs, one level below Spark's cache, that were persisted since
-        the batch began, or by the functions of earlier ones.
+        """Tell whether a frame reads RDDs that are persisted one level below Spark's cache, by
+        whomever; where they are emptied, nothing tells it.
         """
         ours = own | {int(rows.rdd.id()) for rows in self.computed}
         persisted = self._persisted_ids() - ours
-        young = {n for n in persisted if n > self._began or n in _kept_over}
-        if not young:
+        if not persisted:
             return False
         return any(
-            young & ids_in(rdd)
+            persisted & ids_in(rdd)
             for rdd in rdds_of(jvm_frame.queryExecution().analyzed())
-            if int(rdd.id()) not in young | ours
+            if int(rdd.id()) not in ours and not rdd.isCheckpointed()
         )
 
     def _persisted_ids(self) -> set[int]:

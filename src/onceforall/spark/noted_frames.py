@@ -118,7 +118,7 @@ def _noted(original: _Method) -> _Method:
     def persist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
         persisted = original(frame, *arguments, **named)
         noted = _here()
-        if noted is not None:
+        if noted is not None and is_cached(frame):  # not with `StorageLevel.NONE`
             noted.frames.append(frame)
         return persisted
 

@@ -27,4 +27,16 @@ def aggregates(frame: DataFrame) -> bool:
     return _AGGREGATE.search(analyzed) is not None
 
 
-__all__ = ["aggregates"]
+def leaves_of(plan: Any) -> list[Any]:
+    """Return the leaves of a logical plan of Spark's, those of its subqueries among them: they are
+    expressions, and no leaves of the plan itself.
+    """
+    plans = [plan, *_all_of(plan.subqueriesAll())]
+    return [leaf for each in plans for leaf in _all_of(each.collectLeaves())]
+
+
+def _all_of(jvm_seq: Any) -> list[Any]:
+    return [jvm_seq.apply(n) for n in range(jvm_seq.size())]
+
+
+__all__ = ["aggregates", "leaves_of"]

@@ -23,12 +23,13 @@ from py4j.protocol import Py4JError
 
 from onceforall.common import logs
 from onceforall.errors import text_of
+from onceforall.spark.plans import leaves_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.storagelevel import StorageLevel
 
-__all__ = ["SharedRows", "ids_in", "leaves_of", "rdds_of"]
+__all__ = ["SharedRows", "ids_in", "rdds_of"]
 
 logger = logs.logger("onceforall")
 
@@ -48,33 +49,43 @@ class SharedRows:
     Attributes:
         frame: the same rows; what is derived from it shares them. It takes ``persist``, ``cache``
             and ``unpersist`` as what they mean, that its rows are wanted more than once, and keeps
-            them by itself until ``release``.
+            them by itself until ``release``, and beyond it until ``unpersist`` where the user has
+            persisted it and not unpersisted.
         of: the frame whose rows they are.
     """
 
-    def __init__(self, frame: DataFrame, may_differ: Callable[[], bool] = lambda: True) -> None:
-        """Share a frame's rows; nothing is computed.
+    def __init__(
+        self,
+        frame: DataFrame,
+        may_differ: Callable[[], bool] = lambda: True,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Share a frame's rows.
 
         Args:
             frame: the frame.
             may_differ: tells whether another computation may give other rows.
+            at_once: compute them now, as one of Spark's actions, which is what completes an
+                ``Observation``; no job can compute them again then.
         """
         self._may_differ = may_differ
         # The only way to an RDD of copies: an execution gives out the same row object again and
         # again, with other content.
-        self.frame = frame.localCheckpoint(eager=False)
+        self.frame = frame.localCheckpoint(eager=at_once)
         self.of = frame
-        self._is_wanted = False
-        self._is_final = False
+        self._is_wanted = self._is_final = at_once
+        self._is_users = self._is_released = False
         self._keeps = True
         self._context = frame.sparkSession.sparkContext
         jvm_frame: Any = self.frame._jdf  # noqa: SLF001  Spark offers this in no other way
         self._rdd = jvm_frame.queryExecution().analyzed().rdd()
         self._level = self._rdd.getStorageLevel()
         self._jobs_before = self._jobs()
-        # Without the checkpoint: what can't be found any more is computed again.
-        jvm: Any = self._context._jvm  # noqa: SLF001
-        getattr(self._rdd, "checkpointData_$eq")(jvm.scala.Option.empty())
+        if not at_once:
+            # Without the checkpoint: what can't be found any more is computed again.
+            jvm: Any = self._context._jvm  # noqa: SLF001
+            getattr(self._rdd, "checkpointData_$eq")(jvm.scala.Option.empty())
         for name in ("persist", "cache"):
             setattr(self.frame, name, self._want)
         setattr(self.frame, "unpersist", self._leave)  # noqa: B010  mypy takes it for a mistake
@@ -88,26 +99,23 @@ class SharedRows:
         """Keep the rows, whatever reads them."""
         self._is_wanted = True
 
-    def compute(self) -> None:
-        """Compute the rows, and keep them; from now on no others will do."""
-        self.want()
-        self._is_final = True
-        self._rdd.count()
-
     def are_kept(self) -> bool:
         """Tell whether they are kept; somebody may unpersist all RDDs that there are."""
         level = self._rdd.getStorageLevel()
         return bool(level.useMemory() or level.useDisk())
 
     def _want(self, storageLevel: StorageLevel | None = None) -> DataFrame:  # noqa: ARG002, N803  Spark's
-        self._is_wanted = True
+        self._is_wanted = self._is_users = True
         self.frame.is_cached = True
         return self.frame
 
-    def _leave(self, blocking: bool = False) -> DataFrame:  # noqa: ARG002, FBT001, FBT002  Spark's
-        # The jobs haven't run yet.
-        self.frame.is_cached = False
-        return self.frame
+    def _leave(self, blocking: bool = False) -> DataFrame:  # noqa: FBT001, FBT002  Spark's
+        self._is_users = False
+        # The jobs haven't run yet, unless the batch was done long ago.
+        if self._is_released:
+            self.release()
+        # Under another name Spark's cache may have it.
+        return type(self.frame).unpersist(self.frame, blocking)
 
     def is_read_often(self, frames: Sequence[DataFrame]) -> bool:
         """Tell whether jobs that read these frames, each one, might compute the rows more than once
@@ -128,20 +136,26 @@ class SharedRows:
         reads = 0
         try:
             for leaf in leaves_of(plan):
-                if _name(leaf) == _OF_RDD and int(leaf.rdd().id()) == int(self._rdd.id()):
+                if self._is_ours(leaf):
                     reads += 1
                 elif self._may_lead_to_ours(leaf):
                     return False
             if reads > 1:
                 return False
             patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-            if not plan.containsPattern(patterns.JOIN()):
+            if not (plan.containsPattern(patterns.JOIN()) or plan.subqueriesAll().nonEmpty()):
                 return True
+            # What becomes of a correlated subquery may read the rows around it once more.
+            if sum(map(self._is_ours, leaves_of(execution.optimizedPlan()))) > 1:
+                return False
             planned = execution.executedPlan().toString()
             return not any(name in planned for name in _READ_AGAIN)
         except (Py4JError, TypeError) as error:
             logger.debug("how often a batch is read can't be seen: %s", text_of(error))
             return False
+
+    def _is_ours(self, leaf: Any) -> bool:
+        return _name(leaf) == _OF_RDD and int(leaf.rdd().id()) == int(self._rdd.id())
 
     def _may_lead_to_ours(self, leaf: Any) -> bool:
         """Tell whether a leaf that isn't ours may lead to it: one that other parts of the plan
@@ -191,7 +205,10 @@ class SharedRows:
         return int(self._context._jsc.sc().dagScheduler().numTotalJobs())  # noqa: SLF001
 
     def release(self) -> None:
-        """Free the rows; no error."""
+        """Free the rows, unless the user has persisted them; no error."""
+        self._is_released = True
+        if self._is_users and self._keeps and self.are_kept():
+            return  # When nothing refers to them any more, Spark frees them, too.
         try:
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
         except Exception as error:  # noqa: BLE001  the JVM frees them when nothing refers to them
@@ -210,15 +227,3 @@ def ids_in(rdd: Any) -> set[int]:
 
 def _name(leaf: Any) -> str:
     return str(leaf.getClass().getSimpleName())
-
-
-def leaves_of(plan: Any) -> list[Any]:
-    """Return the leaves of a logical plan of Spark's, those of its subqueries among them: they are
-    expressions, and no leaves of the plan itself.
-    """
-    plans = [plan, *_all_of(plan.subqueriesAll())]
-    return [leaf for each in plans for leaf in _all_of(each.collectLeaves())]
-
-
-def _all_of(jvm_seq: Any) -> list[Any]:
-    return [jvm_seq.apply(n) for n in range(jvm_seq.size())]
