@@ -276,7 +276,14 @@ GIVES_UP = {
 }
 
 
-@pytest.mark.parametrize("how", GIVES_UP)
+def some_are_long(cases, *short):
+    """Cases that differ little, of which some are enough for the short tests."""
+    return [each if each in short else pytest.param(each, marks=pytest.mark.long) for each in cases]
+
+
+@pytest.mark.parametrize(
+    "how", some_are_long(GIVES_UP, "unpersist", "uncacheTable", "DROP VIEW", "clearCache")
+)
 def test_what_a_function_has_looked_at_is_what_is_written_though_it_gives_it_up(
     split, source, spark, how
 ):
@@ -475,7 +482,9 @@ def in_two_batches(source):
     yield 1
 
 
-@pytest.mark.parametrize("how", ["persist", "cacheTable", "CACHE TABLE", "RDD"])
+@pytest.mark.parametrize(
+    "how", some_are_long(["persist", "cacheTable", "CACHE TABLE", "RDD"], "persist", "RDD")
+)
 def test_what_a_function_keeps_for_the_next_batch_is_what_that_one_writes(
     split, source, spark, tmp_path, how
 ):
@@ -627,7 +636,7 @@ CACHED_AS = {
 }
 
 
-@pytest.mark.parametrize("how", CACHED_AS)
+@pytest.mark.parametrize("how", some_are_long(CACHED_AS, "an alias"))
 def test_the_batch_is_given_up_also_where_it_was_cached_under_another_name(
     split, source, spark, how
 ):
