@@ -190,6 +190,12 @@ class HeldCaches:
             for number, builder in caches.items()
             if own & ids_in(buffers := builder.cachedColumnBuffers())
         }
+        if reason is None and not _observes(frame):
+            # What an executor takes along is computed again, as in plain Spark.
+            rows = SharedRows(frame)
+            self.computed.append(rows)
+            rows.compute()
+            return rows.frame
         rows = SharedRows(frame, at_once=True)
         self.computed.append(rows)
         if reason is None:
@@ -231,7 +237,7 @@ class HeldCaches:
         Raises:
             AttemptFailedError: what was computed at once is gone.
         """
-        if not all(rows.are_kept() for rows in self.computed):
+        if not self._are_computed():
             raise cache_was_emptied()
         self._filled = {number: _filling(builder) for number, builder in self._caches.items()}
 
@@ -239,9 +245,12 @@ class HeldCaches:
         """Tell whether nothing was emptied: of the caches since ``fill``, of what was computed
         ever.
         """
-        return all(rows.are_kept() for rows in self.computed) and all(
+        return self._are_computed() and all(
             _filling(self._caches[number]) == rdd for number, rdd in self._filled.items()
         )
+
+    def _are_computed(self) -> bool:
+        return all(rows.are_kept() for rows in self.computed if rows.is_final)
 
     def release(self) -> None:
         """Free what was computed, and the caches that were unpersisted meanwhile; no error."""
@@ -324,6 +333,11 @@ def _caches_in(context: Any, plan: Any) -> Iterator[tuple[int, Any]]:
         if leaf.getClass().getSimpleName() == _CACHE:
             builder = leaf.cacheBuilder()
             yield context._jvm.System.identityHashCode(builder), builder  # noqa: SLF001
+
+
+def _observes(frame: DataFrame) -> bool:
+    """Tell whether an ``Observation`` may wait for a frame."""
+    return "CollectMetrics" in text_of_plan(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
 
 
 def _lines(plan: Any) -> list[str]:

@@ -52,6 +52,7 @@ class SharedRows:
             them by itself until ``release``, and beyond it until ``unpersist`` where the user has
             persisted it and not unpersisted.
         of: the frame whose rows they are.
+        is_final: no job can compute them again.
     """
 
     def __init__(
@@ -66,15 +67,15 @@ class SharedRows:
         Args:
             frame: the frame.
             may_differ: tells whether another computation may give other rows.
-            at_once: compute them now, as one of Spark's actions, which is what completes an
-                ``Observation``; no job can compute them again then.
+            at_once: compute them now and for good, as one of Spark's actions, which is what
+                completes an ``Observation``.
         """
         self._may_differ = may_differ
         # The only way to an RDD of copies: an execution gives out the same row object again and
         # again, with other content.
         self.frame = frame.localCheckpoint(eager=at_once)
         self.of = frame
-        self._is_wanted = self._is_final = at_once
+        self._is_wanted = self.is_final = at_once
         self._is_users = self._is_released = False
         self._keeps = True
         self._context = frame.sparkSession.sparkContext
@@ -98,6 +99,11 @@ class SharedRows:
     def want(self) -> None:
         """Keep the rows, whatever reads them."""
         self._is_wanted = True
+
+    def compute(self) -> None:
+        """Compute the rows, and keep them; what is lost of them, a job computes again."""
+        self.want()
+        self._rdd.count()
 
     def are_kept(self) -> bool:
         """Tell whether they are kept; somebody may unpersist all RDDs that there are."""
@@ -179,7 +185,7 @@ class SharedRows:
         if self._keeps and not (self._is_wanted or self._is_computed()):
             self._rdd.unpersist(False)  # noqa: FBT003  py4j
             self._keeps = False
-        elif self._keeps and not self._is_final and not self.are_kept():
+        elif self._keeps and not self.is_final and not self.are_kept():
             # No job has read them in front of another one yet.
             self._rdd.persist(self._level)
         return self._keeps
