@@ -62,8 +62,13 @@ def test_rows_that_are_drawn_are_drawn_once(job, how):
     assert found == ALL
 
 
-def test_executors_that_are_lost_between_two_jobs_abort_the_attempt(job):
-    error, found = job("executors lost")
+def test_what_a_function_has_counted_and_each_computation_gives_is_computed_again(job):
+    assert job("the same, executors lost") == ("", ALL)
+
+
+@pytest.mark.parametrize("how", ["executors lost", "persisted, executors lost"])
+def test_executors_that_are_lost_between_two_jobs_abort_the_attempt(job, how):
+    error, found = job(how)
     assert "an executor was lost" in error
     assert found == []
     assert job("two jobs") == ("", ALL)

@@ -3,7 +3,9 @@ two sinks: ``shared_rows_job.py MASTER FOLDER HOW``. It writes the error that en
 then what both sinks have.
 
 HOW: ``one job`` reads the batch twice, from the single part that it has, which takes its time; ``two
-jobs`` do; ``copies`` of what the function persists are asked for; ``executors lost`` between two jobs.
+jobs`` do; ``copies`` of what the function persists are asked for; ``executors lost`` between two jobs,
+``persisted, executors lost`` where the function has persisted the rows, counted and unpersisted them;
+``the same, executors lost``: so where nothing is drawn.
 """
 
 import json
@@ -51,11 +53,17 @@ def process(batch, batch_id, transaction):
     if HOW == "copies":
         # Of values of its own: others are the batch's, which onceforall keeps.
         batch = batch.withColumn("token", F.expr(DRAWN)).persist(StorageLevel.MEMORY_AND_DISK_2)
+    if "," in HOW:
+        drawn = F.expr(DRAWN) if HOW.startswith("persisted") else F.md5("value")
+        batch = batch.withColumn("token", drawn).persist()
+        batch.count()
     if HOW == "one job":
         transaction.write("low", low(batch).unionByName(high(batch)))
     else:
         transaction.write("low", low(batch))
         transaction.write("high", high(batch))
+    if "," in HOW:
+        batch.unpersist()
 
 
 def executors():
@@ -81,7 +89,7 @@ hit = batch_writer.failpoints.hit
 
 
 def noticed(name):
-    if name == "write.job.after" and HOW == "executors lost":
+    if name == "write.job.after" and "executors lost" in HOW:
         batch_writer.failpoints.hit = hit
         lose_the_executors()
     hit(name)
@@ -92,7 +100,8 @@ spark = small_spark(MASTER, settings=SETTINGS).getOrCreate()
 sinks = {name: ofa.FileSink(FOLDER / name) for name in ("low", "high")}
 rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
 rows = rows.json(str(FOLDER / "source")).repartition(1 if HOW == "one job" else 4)
-rows = rows.withColumn("token", F.expr(DRAWN))
+if "," not in HOW:
+    rows = rows.withColumn("token", F.expr(DRAWN))
 if HOW == "one job":
     # Both halves of the job ask for the part before it is there.
     rows = rows.mapInArrow(slowly, rows.schema)

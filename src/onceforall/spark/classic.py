@@ -194,7 +194,13 @@ class ClassicJobs:
             blocks = KeptBlocks(self._context, [*rdds, *self._caches.rdds])
             if not blocks.compute():
                 raise computed_twice(reason)
-        yield
+        try:
+            yield
+        except Exception as error:
+            lost = self._caches.why_lost(error)
+            if lost is not None:
+                raise computed_twice(lost) from error
+            raise
         if not (self._caches.are_as_before() and all(rows.are_kept() for rows in own)):
             raise cache_was_emptied()
         if blocks is not None and not blocks.are_as_before():

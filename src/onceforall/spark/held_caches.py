@@ -48,6 +48,8 @@ __all__ = ["HeldCaches"]
 logger = logs.logger("onceforall")
 
 _CACHE = "InMemoryRelation"
+_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""What Spark says of a part that was computed for good, and is gone."""
 
 _lock = threading.Lock()
 _kept_over: set[int] = set()
@@ -79,6 +81,7 @@ class HeldCaches:
         self._held: list[tuple[DataFrame, dict[int, Any]]] = []
         self._filled: dict[int, int] = {}
         self._blocks: list[KeptBlocks] = []
+        self._why_final: str | None = None
         self.computed: list[SharedRows] = []
         """What was computed at once."""
         self.noted = Noted()
@@ -198,6 +201,7 @@ class HeldCaches:
             return rows.frame
         rows = SharedRows(frame, at_once=True)
         self.computed.append(rows)
+        self._why_final = reason or "and an Observation has counted them"
         if reason is None:
             return rows.frame
         if not all(blocks.are_as_before() for blocks in self._blocks):
@@ -249,6 +253,15 @@ class HeldCaches:
             _filling(self._caches[number]) == rdd for number, rdd in self._filled.items()
         )
 
+    def why_lost(self, error: Exception) -> str | None:
+        """Return why no job can compute rows again that it misses; None: it failed of something
+        else.
+
+        Args:
+            error: of a job.
+        """
+        return self._why_final if _LOST in str(error) else None
+
     def _are_computed(self) -> bool:
         return all(rows.are_kept() for rows in self.computed if rows.is_final)
 
@@ -257,7 +270,7 @@ class HeldCaches:
         held, caches = self._held, self._caches
         computed, self.computed = self.computed, []
         noted, self.noted = self.noted, Noted()
-        self._held, self._filled, self._blocks = [], {}, []
+        self._held, self._filled, self._blocks, self._why_final = [], {}, [], None
         for rows in computed:
             rows.release()
         try:
