@@ -176,6 +176,10 @@ class Killed(BaseException):
     """Ends an actor's thread in the middle of a store operation, as kill -9 would."""
 
 
+MOST_STEPS = 5000
+"""Far more than a run of a test has; whoever takes them goes round in circles."""
+
+
 class Actor(Wrapped):
     """Runs a function in a thread that does one store operation per ``step``, so that a test owns
     the schedule.
@@ -189,6 +193,7 @@ class Actor(Wrapped):
         self.name = name
         self.outcome: object = None
         self.running = False
+        self.steps = 0
         self._mine = threading.Semaphore(0)
         self._yours = threading.Semaphore(0)
         self._fault: str | None = None
@@ -222,6 +227,8 @@ class Actor(Wrapped):
         Faults: ``before``, ``after``, ``late`` (it raises, and happens some day), ``visible`` (a
         create stands before its sync).
         """
+        self.steps += 1
+        assert self.steps < MOST_STEPS or self._killed, f"{self.name} goes on for ever"
         self._fault = fault
         self._mine.release()
         self._yours.acquire()

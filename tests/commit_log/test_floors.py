@@ -7,7 +7,16 @@ import itertools
 
 import pytest
 
-from commit_log.building import CLAIM, commit, content_of, folded, open_log, run_batches, start
+from commit_log.building import (
+    CLAIM,
+    NOON,
+    commit,
+    content_of,
+    folded,
+    open_log,
+    run_batches,
+    start,
+)
 from commit_log.stores import Actor, CountingStore, MemoryStore, PoweredStore
 from onceforall.commit_log import LocalStore, binding
 from onceforall.commit_log.chains import entry_key
@@ -418,6 +427,25 @@ def test_the_newest_floor_is_found_with_few_reads_whatever_was_deleted(store):
     assert counting.take()["read"] <= 25
     assert log.oldest_generation() == 500
     assert counting.take() == {"read": 2}
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_a_floor_that_goes_with_the_power_while_it_is_looked_for_is_none(known):
+    """Found by ``test_interleavings``: who had seen it looked for it for ever."""
+    store = PoweredStore()
+    reader = Actor(store, "reader")
+    floors = Floors(reader, 0, store.create, now=lambda: NOON)
+    for number in range(known):
+        floors.raise_to(number + 1)
+    before = floors.newest()
+    store.link(floor_key(known), floors._content(known, known + 1, known))
+    reader.start(floors.newest)
+    while not reader.about(floor_key(known)):
+        reader.step()
+    reader.step()  # It is there.
+    store.lose_power()
+    assert reader.finish() == before
+    assert before.number == known - 1
 
 
 def test_a_floor_without_its_chain_is_a_damaged_log(store):

@@ -114,6 +114,8 @@ class Floors:
             if found is not None:
                 self._known = found
                 return found
+            # A newer one had it deleted, or it was not durable and went with the power.
+            number = known.number
 
     def raise_to(self, generation: int) -> None:
         """Raise the floor, durably; nothing is deleted.
