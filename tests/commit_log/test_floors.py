@@ -429,6 +429,29 @@ def test_the_newest_floor_is_found_with_few_reads_whatever_was_deleted(store):
     assert counting.take() == {"read": 2}
 
 
+@pytest.mark.parametrize("again", [None, 1])
+def test_nothing_rests_on_a_floor_that_was_read_and_went_with_the_power(again):
+    """Found by ``test_interleavings``: the SEALs below it were deleted."""
+    store = PoweredStore()
+    for batch in range(3):
+        live(store, [batch], drop_after=100)
+    floors = Floors(store, 0, store.create, now=lambda: NOON)
+    store.link(floor_key(0), floors._content(0, 2, 0))
+    assert floors.newest().generation == 2
+    store.lose_power()
+    if again is not None:
+        store.create(floor_key(0), floors._content(0, again, 0))
+    before = generations(store)
+    floors.drop()
+    assert generations(store) == before
+    floors.raise_to(2)
+    number = 0 if again is None else 1
+    assert floors.newest() == Floors(store, 0, store.create, now=lambda: NOON).newest()
+    assert (floors.newest().number, floors.newest().generation) == (number, 2)
+    floors.drop()
+    assert generations(store)[:2] == [0, 2]
+
+
 @pytest.mark.parametrize("known", [0, 1, 2])
 def test_a_floor_that_goes_with_the_power_while_it_is_looked_for_is_none(known):
     """Found by ``test_interleavings``: who had seen it looked for it for ever."""

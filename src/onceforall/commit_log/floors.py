@@ -124,10 +124,12 @@ class Floors:
             generation: a chain that is sealed, with all below it, and below which there is nothing
                 that counts.
         """
-        newest = self.newest()
-        if newest.generation >= generation:
-            return
-        self._make_durable(newest)
+        while True:
+            newest = self.newest()
+            if newest.generation >= generation:
+                return
+            if self._is_durable(newest):
+                break
         # Who is raced by another one has to look what that one wrote; it is as true.
         self._create(
             floor_key(newest.number + 1),
@@ -149,7 +151,8 @@ class Floors:
             return
         # It may merely have been read: a loss of power could take it, and leave what is deleted
         # because of it deleted.
-        self._make_durable(newest)
+        if not self._is_durable(newest):
+            return  # Whoever raises it again drops them.
         for generation in range(newest.above, newest.generation):
             self._drop(generation)
         kept = newest.number // self.keep_each * self.keep_each
@@ -173,10 +176,19 @@ class Floors:
     def _there_from(self, number: int, step: int, limit: int | None = None) -> int:
         return leading(lambda k: self._store.read(floor_key(number + step * k)) is not None, limit)
 
-    def _make_durable(self, floor: Floor) -> None:
-        content = None if floor.number < 0 else self._store.read(floor_key(floor.number))
+    def _is_durable(self, floor: Floor) -> bool:
+        """Make a floor durable; False: it is not there any more, or another one is, for it went
+        with a loss of power, and it is forgotten.
+        """
+        if floor.number < 0:
+            return True
+        content = self._store.read(floor_key(floor.number))
         if content is not None:
             self._create(floor_key(floor.number), content)
+            if self._read(floor.number) == floor:
+                return True
+        self._known = Floor(-1, self._first, self._first)
+        return False
 
     def _content(self, number: int, generation: int, above: int) -> bytes:
         written_at = (
