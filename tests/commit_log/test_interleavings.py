@@ -15,8 +15,7 @@ something: whoever seals learns exactly what was ever appended; an append that r
 one that was fenced is not.
 
 ``INTERLEAVINGS=6000 pytest --timeout 3600 tests/commit_log/test_interleavings.py`` looks for more,
-some minutes long. It finds one that is open: a SEAL that arrives late, behind another one that was
-made after two losses of power had taken what it was made for.
+some minutes long.
 
 What random schedules hardly ever hit: a sealer that freezes just between its last read and its
 create, while the chain grows, is

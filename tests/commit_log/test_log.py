@@ -655,3 +655,24 @@ def test_a_long_chain_is_sealed_with_few_reads(store):
     assert counting.counts["list"] <= 2
     # Of them nine for the floor, once before and once behind what it is read for.
     assert counting.counts["read"] <= 25
+
+
+@pytest.mark.parametrize("steps", range(16))
+def test_a_seal_in_the_place_of_an_entry_that_went_with_the_power_is_not_taken_for_it(steps):
+    """Found by ``test_interleavings``: a sealer that had read a COMMIT, before a loss of power took
+    it and another run sealed the chain in its place, believed that the COMMIT was decided.
+    """
+    store = PoweredStore()
+    _, first, _ = start(store)
+    sealer = Actor(store, "sealer")
+    log = open_log(sealer)
+    second = log.claim(CLAIM).generation
+    store.link(entry_key(first, 1), content_of(commit(0), first, 1))
+    sealer.start(lambda: log.seal_below(second))
+    for _ in range(steps):
+        if sealer.facing != "create":  # From there on it is durable, or stands again.
+            sealer.step()
+    store.lose_power()
+    _, _, other = start(store)
+    assert sealer.finish() == other == EMPTY
+    assert [kind for _, kind in kinds(store, first)] == ["CLAIM", "SEAL"]

@@ -582,14 +582,14 @@ class CommitLog:
         meanwhile, and the chain was sealed in its place, this SEAL would arrive behind that one,
         and name a decision that never was.
         """
-        index = next(index for index, entry in reversed(found) if not isinstance(entry, Seal))
+        index, read = next(pair for pair in reversed(found) if not isinstance(pair[1], Seal))
         if index == 0:
             # Whoever claimed the generation above this one has made the CLAIM durable; each entry's
             # writer those before it.
             return True
         key = entry_key(chain, index)
         content = self._store.read(key)
-        if content is None:
+        if content is None or self._chains.decode(chain, index, content).entry != read:
             return False
         failpoints.hit("log.settle.before")
         # Byte for byte: where it was lost, it stands again, and its writer, which may still ask,
