@@ -460,8 +460,9 @@ def test_a_run_that_rolls_behind_another_ones_claim_gives_its_names_and_producer
 
 
 def test_a_start_takes_no_names_of_the_generation_before_though_it_is_the_next_one():
-    assert Walk().sealing(generation=0).run.name_generation == 0
-    assert Walk().sealing(generation=1).run.name_generation == 1
+    for generation in (0, 1):
+        walk = Walk().sealing(generation=generation).feed(saw.PastSealed(EMPTY, -1))
+        assert walk.run.name_generation == generation
 
 
 def test_a_run_that_rolls_after_a_lost_attempt_sweeps_its_own_names_and_spares_its_live_producers():
@@ -510,6 +511,21 @@ def test_the_replay_of_a_batch_and_its_lost_transactions_bear_the_names_of_the_r
         walk = rolling(durable=durable).feed(saw.PastSealed(history(1, done=False, a=both), -1))
         walk.feed(saw.SinksRecovered({"a": answers(*both[1:], lost=[lost])}), saw.LostFenced())
         assert walk.only(do.WriteKept if durable else do.RunWrites).generation == 1
+
+
+@pytest.mark.parametrize("ends", ["before it has sealed", "for the log belongs to another"])
+def test_a_run_that_rolls_sweeps_nothing_of_the_runs_in_between_before_they_are_sealed(ends):
+    walk = Walk(roll_after_entries=3).committing(prepared(attempts_lost=True))
+    walk.feed(committed(handle("a0")), saw.DoneAppended())
+    walk.feed(request(1), saw.LogInspected(OURS, own_sealed=False))
+    # Generation 2 is another run's, which may decide at any time until its chain is sealed.
+    stranger = replace(OURS, query_id="another") if ends.startswith("for") else OURS
+    walk.feed(saw.GenerationClaimed(3, stranger))
+    if ends.startswith("for"):
+        assert walk.stopped_with(CheckpointMismatchError)
+    swept = leftovers(walk.run)
+    assert swept
+    assert {(s.generation, s.own) for s in swept.values()} == {(1, True)}
 
 
 def test_leftovers_of_a_run_that_has_rolled_are_swept_under_its_own_names():

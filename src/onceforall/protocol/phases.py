@@ -41,10 +41,17 @@ class Claiming:
 
 @dataclass(frozen=True)
 class Sealing:
-    """The chains below ours are being sealed, so that what they decided is final."""
+    """The chains below ours are being sealed, so that what they decided is final.
+
+    Attributes:
+        request: Spark's.
+        keeps_names: whether the run goes on under the names that it has, as one that rolls; else it
+            takes those of its new generation as soon as all below is sealed.
+    """
 
     title: ClassVar[str] = "sealing"
     request: BatchRequested
+    keeps_names: bool
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class Run:
         name_generation: the generation that stands in our names in the world: the one that the run
             began with, for as long as every generation from there to ours is its own. So a run that
             rolls keeps its live producers, and needs no ids but those that it has: what each roll
-            would leave behind, a system like Kafka keeps for days.
+            would leave behind, a system like Kafka keeps for days. Every chain below it is sealed,
+            so what is swept by it is decided no more.
         entries: the length of our chain.
         history: what is decided, by the sealed past and by us.
         spark_committed: the last batch in Spark's commit log when the past was sealed.

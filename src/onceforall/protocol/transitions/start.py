@@ -58,9 +58,8 @@ def inspected(run: Run, at: Inspecting, event: LogInspected) -> Outcome:
 
 def claimed(run: Run, at: Claiming, event: GenerationClaimed) -> Outcome:
     """Seal all below."""
-    claimed = replace(run, phase=Sealing(at.request), generation=event.generation, entries=1)
-    if not _is_next(run, event.generation):
-        claimed = replace(claimed, name_generation=event.generation, reusable={})
+    sealing = Sealing(at.request, keeps_names=_is_next(run, event.generation))
+    claimed = replace(run, phase=sealing, generation=event.generation, entries=1)
     refusal = judge_claim(run.config, event.previous)
     if refusal is not None:
         return stop(claimed, refusal.error, refusal.message)
@@ -79,39 +78,43 @@ def _is_next(run: Run, generation: int) -> bool:
 
 def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     """Have the sinks complete what the past decided, and abort what it left."""
-    sealed = replace(
+    run = replace(
         run,
         phase=Recovering(at.request),
         history=event.history,
         spark_committed=event.spark_committed,
         spark_unplanned=event.spark_unplanned,
     )
+    if not at.keeps_names:
+        # Not before: until the chains in between are sealed, their runs may decide what a sweep of
+        # generations older than ours would abort.
+        run = replace(run, name_generation=run.generation, reusable={})
     decided = event.history.decided
     asked = at.request
     if event.sealed:
-        return replaced(sealed)
+        return replaced(run)
     passed = judge_passed_over(decided, asked.batch - 1, asked.before)
     if passed is not None and event.spark_committed == asked.batch - 1:
-        return stop(sealed, passed.error, passed.message)
+        return stop(run, passed.error, passed.message)
     refusal = identity.judge_kinds(decided, run.config.kinds, event.spark_committed)
-    refusal = refusal or identity.judge(identity.known(sealed), run.config.identities)
+    refusal = refusal or identity.judge(identity.known(run), run.config.identities)
     if refusal is not None:
-        return stop(sealed, refusal.error, refusal.message)
+        return stop(run, refusal.error, refusal.message)
     if decided is None or decided.done:
         # A task attempt that was lost long ago may have opened a transaction after the last sweep
         # of our own names; under names that stay ours for the whole run no later sweep of older
         # ones finds it.
         rolled = run.name_generation < run.generation
         late = (SweepOwn(own_sweeps(run, run.reusable)),) if rolled and run.incarnation else ()
-        return sealed, (*late, RecoverSinks(None, older_sweeps(run, {})))
+        return run, (*late, RecoverSinks(None, older_sweeps(run, {})))
     pending = {sink: cs for sink, cs in decided.commit.committables.items() if cs}
     unknown = sorted(set(pending) - set(run.config.sinks))
-    if sealed.is_complete_for_spark(decided.commit.batch):
+    if run.is_complete_for_spark(decided.commit.batch):
         gone = {*unknown, *identity.of_another_kind(decided.commit, run.config.kinds)}
         pending = {sink: cs for sink, cs in pending.items() if sink not in gone}
     elif unknown:
         return stop(
-            sealed,
+            run,
             InDoubtError,
             f"Batch {decided.commit.batch} is decided but not complete on the "
             f"sink{'s' * (len(unknown) > 1)} {', '.join(unknown)}, which this "
@@ -119,4 +122,4 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
             "be removed after that.",
         )
     commit = CommitSinks(decided.permit, pending)
-    return sealed, (RecoverSinks(commit, older_sweeps(run, decided.commit.committables)),)
+    return run, (RecoverSinks(commit, older_sweeps(run, decided.commit.committables)),)
