@@ -68,6 +68,8 @@ _SINKS = (
     ("kafka", "kafka", "database"),
 )
 _OPERATIONS = (1, 1, 2, 4, 8, 16)
+_MOST_OF_A_READER = 24
+_A_START = 40
 _PASSED_MS = (100, 1_000, 10_000, 40_000, 100_000)
 TIMEOUT_MS = 60_000
 
@@ -376,6 +378,34 @@ class _Schedule:
         self.simulation.lose_power()
         return True
 
+    def _stores_power(self) -> bool:
+        if not self.simulation.world.store.unsynced:
+            return False
+        self._record("power of the store")
+        self.simulation.lose_power(of_the_store_alone=True)
+        return True
+
+    def _read_what_goes(self) -> bool:
+        """A create stands before its sync, another process reads it, and the store's power goes:
+        single moves hardly ever come together so.
+        """
+        busy = [driver for driver in self.simulation.drivers if driver.is_busy]
+        if len(busy) < 2:
+            return False
+        writer = busy.pop(int(self.rng.random() * len(busy)))
+        reader, operations = self._pick(busy), 1 + int(self.rng.random() * _MOST_OF_A_READER)
+        self._record("reads what goes", writer.number, reader.number, operations)
+        if self.simulation.step_to_sync(writer):
+            self.simulation.step(reader, operations)
+            self.simulation.lose_power(of_the_store_alone=True)
+            # What stands in the place of what went is mostly another one's.
+            if not self._start_if_any():
+                self._step()
+            else:
+                self._record("step", self.simulation.drivers[-1].number, _A_START)
+                self.simulation.step(self.simulation.drivers[-1], _A_START)
+        return True
+
     def _house_keep(self) -> bool:
         keepers = self.simulation.house_keepers
         if not keepers:
@@ -406,6 +436,8 @@ _WEIGHTS: dict[str, float] = {
     "_expire": 1,
     "_tick": 0.7,
     "_power": 2,
+    "_stores_power": 1,
+    "_read_what_goes": 1.5,
     "_house_keep": 0.7,
     "_linger": 2,
 }

@@ -44,6 +44,9 @@ EXPECTED = (
 )
 """How a driver may end at any time."""
 
+MOST_BEFORE_SYNC = 40
+"""Of so many operations at the most is a step to the next sync."""
+
 
 class Simulation:
     """A world, its drivers, and the moves of a schedule; each move checks what the moved one came
@@ -137,12 +140,29 @@ class Simulation:
             self.world.count(fault)
             self._judge(driver)
 
-    def lose_power(self) -> None:
-        """Kill all drivers, and lose what the store has not made durable."""
-        for driver in self.drivers:
-            self.crash(driver, "crash by power loss")
+    def lose_power(self, *, of_the_store_alone: bool = False) -> None:
+        """Lose what the store has not made durable, and kill all drivers, unless they run on other
+        machines.
+        """
+        if not of_the_store_alone:
+            for driver in self.drivers:
+                self.crash(driver, "crash by power loss")
         if self.world.store.lose_power():
-            self.world.count("power loss of an entry")
+            where = "the store alone" if of_the_store_alone else "an entry"
+            self.world.count(f"power loss of {where}")
+
+    def step_to_sync(self, driver: Driver) -> bool:
+        """Let a driver go on until it stands before a sync; tell whether it does."""
+        store = self.world.store
+        store.syncs_are_slow = True
+        try:
+            for _ in range(MOST_BEFORE_SYNC):
+                if store.unsynced or not driver.is_busy:
+                    break
+                self.step(driver, 1)
+        finally:
+            store.syncs_are_slow = False
+        return bool(store.unsynced)
 
     def time_out(self, cluster: Cluster, name: str) -> None:
         """Let a system abort a transaction."""

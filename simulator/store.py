@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
 RETRY_PAUSES_MS = (50,)
+LONGEST_SYNC = 8
+"""Of so many operations at the most is what a sync takes."""
 
 _ENTRY = re.compile(r"chains/(\d+)/(\d+)\.json")
 
@@ -35,7 +37,16 @@ class LostAnswerError(Exception):
 
 
 class SimulatedStore:
-    """The store that all drivers of a world share."""
+    """The store that all drivers of a world share.
+
+    Attributes:
+        contents: what readers see.
+        late: creates whose callers have given up, and which may happen yet.
+        temporary: how many temporary files short writes have left.
+        unsynced: the keys that readers see and a loss of power takes.
+        losses: how often the power has gone.
+        syncs_are_slow: whether each create stands before its sync, and not only at a whim.
+    """
 
     def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
@@ -44,6 +55,8 @@ class SimulatedStore:
         self.late: list[tuple[str, bytes]] = []
         self._ever: set[str] = set()
         self.unsynced: dict[str, None] = {}
+        self.losses = 0
+        self.syncs_are_slow = False
         self._creators: dict[str, Strand | None] = {}
 
     def read(self, key: str) -> bytes | None:
@@ -86,9 +99,8 @@ class SimulatedStore:
             fault = None
         if fault in {None, "after", "again"}:
             answer = self._create(key, content)
-            if self.world.whims("stands before its sync"):
-                # Readers see it, and it is not durable yet: the process may stand here for long.
-                point()
+            if self.syncs_are_slow or self.world.whims("stands before its sync"):
+                self._stand_before_sync(key)
             self._sync(key)
             if fault == "again":
                 # The first answer is lost, and somebody between repeats the request: its answer is
@@ -135,7 +147,16 @@ class SimulatedStore:
             self._ever.discard(key)
         lost = len(self.unsynced)
         self.unsynced.clear()
+        self.losses += 1
         return lost
+
+    def _stand_before_sync(self, key: str) -> None:
+        """Readers see the key, and it is not durable yet: the process stands here for long."""
+        losses = self.losses
+        for _ in range(1 + self.world.choose(LONGEST_SYNC)):
+            point()
+        if self.losses > losses:
+            raise LostAnswerError(f"create {key} (the store lost its power)")
 
     def _create(self, key: str, content: bytes) -> Created | AlreadyExists:
         if key in self.contents:

@@ -195,6 +195,7 @@ class SimulatedSink(DriversHalf):
 
     def recover(self, sweep: Sweep) -> int:
         """List what there is, and end what the sweep covers."""
+        self.system.world.check_may_sweep(sweep)
         point()
         if self.system.world.take("look") is not None:
             raise SinkUnavailableError("no answer to the listing")

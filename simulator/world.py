@@ -16,6 +16,7 @@ a read of the log or one EndTxn of many, and its tasks go on without it.
   timed out by the clock when its COMMIT was created.
 - Nothing follows a SEAL, no generation is claimed above a gap, an entry is durable once: a create
   without an answer has one outcome.
+- Older generations are swept by those alone who have sealed their chains.
 - A permit names a COMMIT that is durable.
 - A batch is neither written nor passed over before the one before it is complete and has its DONE;
   Spark's own log never jumps.
@@ -37,6 +38,7 @@ from typing import Protocol
 
 from onceforall.commit_log.envelope import Envelope
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal, total
+from onceforall.protocol.sweeping import Sweep
 from simulator.kafka import Cluster
 from simulator.staged import Database, Files
 from simulator.store import RememberingChains, SimulatedStore
@@ -275,6 +277,17 @@ class SimulatedWorld:
             self.check_complete(before, f"{owner} writes")
             if before not in self.done:
                 raise Violation(f"{owner} writes before DONE({before})")
+
+    def check_may_sweep(self, sweep: Sweep) -> None:
+        """Whoever sweeps the names of older generations has sealed their chains: what such a run
+        has prepared can't be decided any more.
+        """
+        for generation in range(sweep.generation):
+            if generation not in self.sealed:
+                raise Violation(
+                    f"{sweep.sink} sweeps below generation {sweep.generation}, and generation "
+                    f"{generation} is not sealed"
+                )
 
     def check_may_be_seen(self, sink: str, owner: Owner) -> None:
         """What is seen is what stands decided, and one batch comes after the other."""

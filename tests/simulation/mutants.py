@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 
 from onceforall.commit_log import CommitLog
+from onceforall.commit_log.chains import entry_key
 from onceforall.commit_log.log import Claimed
 from onceforall.driver.coordinator import Coordinator
 from onceforall.protocol import decisions as do
 from onceforall.protocol import due_sweeps, redo
 from onceforall.protocol import events as saw
 from onceforall.protocol import phases as P
+from onceforall.protocol.entries import Seal
 from onceforall.protocol.history import EMPTY, CommitPermit, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Transition
 from onceforall.protocol.sweeping import Sweep
@@ -363,6 +365,40 @@ def a_decision_has_no_deadline(patch):
 a_decision_has_no_deadline.options = {"kinds": ("kafka",), "timeout_ms": 60_000}
 
 
+def names_are_taken_before_the_past_is_sealed(patch):
+    def claimed(run, at, event):
+        after, decisions = start.claimed(run, at, event)
+        if isinstance(after.phase, P.Sealing) and not after.phase.keeps_names:
+            after = replace(after, name_generation=event.generation, reusable={})
+        return after, decisions
+
+    _row(patch, P.Claiming, saw.GenerationClaimed, claimed)
+
+
+names_are_taken_before_the_past_is_sealed.options = {
+    "roll_after_entries": 3,
+    "kinds": ("kafka",),
+    "partitions": 1,
+}
+
+
+def what_stands_in_the_place_of_a_commit_is_taken_for_it(patch):
+    def survives(log, chain, found):
+        index = next(i for i, entry in reversed(found) if not isinstance(entry, Seal))
+        content = log._store.read(entry_key(chain, index))
+        return index == 0 or (
+            content is not None and log._ask(entry_key(chain, index), content)[0] == content
+        )
+
+    patch.setattr(CommitLog, "_survives", survives)
+
+
+what_stands_in_the_place_of_a_commit_is_taken_for_it.options = {
+    "kinds": ("kafka",),
+    "partitions": 1,
+}
+
+
 MUTANTS = [
     lost_tasks_are_matched_by_place,
     one_task_stands_for_two_lost_ones,
@@ -393,4 +429,6 @@ MUTANTS = [
     staging_is_shared_by_attempts,
     what_is_left_is_not_swept,
     a_claim_that_was_only_read_is_built_on,
+    names_are_taken_before_the_past_is_sealed,
+    what_stands_in_the_place_of_a_commit_is_taken_for_it,
 ]
