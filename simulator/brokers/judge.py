@@ -76,6 +76,9 @@ class Judge:
             truth.claim = "lost"
             if any(self._world.visible_of(truth).values()):
                 raise Violation(f"{where} is called lost, and is visible")
+        elif not truth.whole:
+            # What a person says of it then, once the whole topic has gone, may be that it is over.
+            truth.claim = "in doubt"
         elif truth.provable and not self._is_proof_gone(truth, hidden):
             raise Violation(f"{where} is in doubt, and need not be; its end is {truth.end}")
 

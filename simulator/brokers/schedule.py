@@ -299,25 +299,7 @@ class Play:
             return {}
         world, batch = self.world, self.judge.decision
         permit = CommitPermit(self.generation, 1, int(batch[0]["batch"]))
-
-        def commit() -> CommitReport:
-            cuts, hidden = world.counts["cut off"], world.home.told_by_the_cut_off()
-            is_cut = world.home.cut is not None
-            known = {n for n, truth in world.truths.items() if self._is_known(truth)}
-            report = self.sink.commit(permit, batch)
-            for each in (*report.completed, *report.retired):
-                truth = world.truths[int(each["transaction"])]
-                # One that is cut off speaks of what it knew then, and that is true; but of a
-                # producer in doubt another one is asked.
-                is_old = is_cut and not each.get("doubtful")
-                if not truth.whole and truth.number not in known and not is_old:
-                    raise Violation(f"the log of another topic proves transaction {truth.number}")
-            if world.brokers is not world.home or cuts != world.counts["cut off"]:
-                hidden = set(world.cluster.logs)
-            self.judge.report(report, batch, hidden)
-            return report
-
-        report = self._until_done("commit", commit)
+        report = self._until_done("commit", lambda: self._commit(permit, batch))
         world.swap_in = 0
         if world.brokers is not world.home or (report.in_doubt and not final):
             raise Stopped
@@ -334,6 +316,33 @@ class Play:
             self._until_done("retire", lambda: self.sink.retire(report.retired))
             self.judge.fenced(report.retired, "retire")
         return {str(c["name"]): c for c in report.completed}
+
+    def _commit(self, permit: CommitPermit, batch: Committables) -> CommitReport:
+        """Commit, and judge the report."""
+        world = self.world
+        cuts, hidden = world.counts["cut off"], world.home.told_by_the_cut_off()
+        is_cut = world.home.cut is not None
+        known = {n for n, truth in world.truths.items() if self._is_known(truth)}
+        just_confirmed = self.sink._just_confirmed  # noqa: SLF001
+        gone = {
+            number
+            for number, truth in world.truths.items()
+            if truth.end is None and not truth.whole and truth.name not in just_confirmed
+        }
+        report = self.sink.commit(permit, batch)
+        for each in (*report.completed, *report.retired):
+            truth = world.truths[int(each["transaction"])]
+            # One that is cut off speaks of what it knew then, and that is true; but of a
+            # producer in doubt another one is asked.
+            is_old = is_cut and not each.get("doubtful")
+            if not truth.whole and truth.number not in known and not is_old:
+                raise Violation(f"the log of another topic proves transaction {truth.number}")
+            if truth.number in gone and not is_cut:
+                raise Violation(f"transaction {truth.number} is committed in another topic")
+        if world.brokers is not world.home or cuts != world.counts["cut off"]:
+            hidden = set(world.cluster.logs)
+        self.judge.report(report, batch, hidden)
+        return report
 
     def _is_known(self, truth: Truth) -> bool:
         """Tell whether the coordinator still speaks of a transaction's epoch."""

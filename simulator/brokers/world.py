@@ -71,7 +71,8 @@ class Truth:
         records: that it has written, by partition.
         end: ``"commit"`` or ``"abort"`` as soon as its coordinator has decided it.
         decided: a COMMIT names it.
-        claim: what the sink has called it: ``"committed"`` or ``"lost"``.
+        claim: what the sink has called it: ``"committed"``, ``"lost"``, or ``"in doubt"`` where its
+            topic was made again.
         provable: the log still has its proof.
     """
 
@@ -406,7 +407,7 @@ class World:
         if commits:
             if not truth.decided:
                 raise Violation(f"transaction {number} ({name}) is committed by {who}, undecided")
-        elif ours and truth.decided and truth.claim != "lost":
+        elif ours and truth.decided and truth.claim not in {"lost", "in doubt"}:
             raise Violation(f"transaction {number} ({name}) is decided, and aborted by {who}")
         truth.end = "commit" if commits else "abort"
 

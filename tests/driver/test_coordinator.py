@@ -1153,6 +1153,25 @@ def test_a_redo_that_fails_aborts_what_it_wrote_and_nothing_that_was_decided():
     assert query.entries(1) == ["CLAIM"]
 
 
+@pytest.mark.parametrize("kind", [AttemptFailedError, RefusedRecordError])
+@pytest.mark.parametrize("fails", ["digest", "write"])
+def test_a_redo_that_fails_says_what_is_lost_and_how_to_give_it_up_whatever_the_cause(fails, kind):
+    def raises(decision):
+        raise kind("the source has gone")
+
+    query = Query(decided_by_two_tasks(), {"a": LosesOnce()})
+    writer = rewriting()
+    setattr(writer, fails, raises)
+    with pytest.raises(
+        AttemptFailedError,
+        match=r"(?s)decided batch 0 (is|are) lost.*onceforall\.lostRows=giveUpUnseen:0",
+    ) as raised:
+        query.batch(0, writer)
+    assert type(raised.value) is kind
+    assert "the source has gone" in str(raised.value)
+    assert str(raised.value.__cause__) == "the source has gone"
+
+
 def test_a_replaced_run_that_would_roll_claims_nothing_above_its_successor():
     query = Query(roll_after_entries=3)
     query.batch(0)

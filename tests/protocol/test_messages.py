@@ -35,6 +35,10 @@ TEXTS = [
     (messages.changed_since(41, "task 3"), ["batch 41 is", "rows (task 3).", "giveUpUnseen:41."]),
     (messages.no_replay(41, "no file"), ["batch 41 is", "replayed: no file. Mend", "giveUpUnseen:41."]),
     (
+        messages.not_written_again(41, "ValueError: x\n  y"),
+        ["batch 41 are", "giveUpUnseen:41.", "cause first: ValueError: x\n  y"],
+    ),
+    (
         messages.in_another_order(41, ["orders/1", "clicks/0"]),
         ["batch 41 is", "the writes orders/1, clicks/0 (sink", "giveUp:41."],
     ),

@@ -418,7 +418,7 @@ def test_the_page_has_every_state_in_which_a_run_stops_and_no_other():
     assert listed == {(stop.phase.title, error_of(stop)) for stop in STOPS}
 
 
-STOPPING = ("stop", "abort", "replaced")
+STOPPING = ("stop", "stop_in_own_words", "abort", "replaced")
 ROWS = (start_rows, recover, redo, write, decide, outcomes)
 
 
@@ -439,10 +439,10 @@ def test_every_place_in_the_machine_that_stops_a_run_is_walked(monkeypatch):
         if original is None:
             continue
 
-        def noting(*arguments, original=original):
+        def noting(*arguments, original=original, **named):
             caller = inspect.currentframe().f_back
             met.add((caller.f_globals["__name__"], caller.f_lineno))
-            return original(*arguments)
+            return original(*arguments, **named)
 
         monkeypatch.setattr(module, name, noting)
     for stop in STOPS:

@@ -77,7 +77,7 @@ def test_the_command_plays_schedules_and_replays_one(capsys, tmp_path):
 @pytest.mark.parametrize("guard", FOUND, ids=lambda guard: guard.name)
 def test_a_broken_guard_is_found(guard, monkeypatch):
     guard.break_it(monkeypatch)
-    violation = first_violation(800, kinds=guard.kinds)
+    violation = first_violation(3000, kinds=guard.kinds)
     assert violation is not None
 
 

@@ -487,9 +487,12 @@ class Coordinator:
 
     def _stop(self, decision: do.StopRun) -> None:
         cause, self._cause = self._cause, None
+        kind = decision.error
         if isinstance(cause, OnceForAllError) and issubclass(type(cause), decision.error):
-            raise cause
-        error = decision.error(decision.message)
+            if not decision.in_own_words:
+                raise cause
+            kind = type(cause)
+        error = kind(decision.message)
         ours = cause if isinstance(cause, OnceForAllError) else error
         error.sink, error.transaction = (
             decision.sink or ours.sink,

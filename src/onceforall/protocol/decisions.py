@@ -187,12 +187,21 @@ class StopRun:
     """Raise this error from ``foreachBatch``.
 
     No answer. It may be about a sink, and about a transaction there.
+
+    Attributes:
+        error: its class. Where the cause is of a class below, it is of that one.
+        message: its words.
+        sink: the name of the sink that it is about.
+        transaction: the name of the transaction that it is about.
+        in_own_words: the cause, where it is of this class, doesn't say what a person has to know;
+            else it is raised as it is.
     """
 
     error: type[OnceForAllError]
     message: str
     sink: str | None = None
     transaction: str | None = None
+    in_own_words: bool = False
 
 
 Decision = (

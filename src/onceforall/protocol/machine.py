@@ -102,7 +102,7 @@ TRANSITIONS: Mapping[type[Phase], Mapping[type[Event], Transition]] = {
     },
     WritingAgain: {
         WritesPrepared: Transition(redo.prepared_again, (Deciding, Aborting)),
-        WritesFailed: Transition(write.write_failed, (Aborting,)),
+        WritesFailed: Transition(redo.again_failed, (Aborting,)),
     },
     ClosingPast: {
         DoneAppended: Transition(recover.past_closed, _JUDGED),

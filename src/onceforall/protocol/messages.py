@@ -113,6 +113,19 @@ def no_replay(batch: int, reason: str) -> str:
     )
 
 
+def not_written_again(batch: int, reason: str) -> str:
+    """A replay that writes lost rows has failed.
+
+    The reason may have many lines, and stands last.
+    """
+    return (
+        f"Transactions of the decided batch {batch} are lost, and could not be written again. What "
+        "this attempt wrote is aborted, and the next start tries again. If the cause can't be "
+        f"mended, give the lost rows up: start once with onceforall.lostRows=giveUpUnseen:{batch}. "
+        f"Where it fails again, {CAUSE}{reason}"
+    )
+
+
 def in_another_order(batch: int, writes: Sequence[str]) -> str:
     """The replay writes to its sinks in another order."""
     return (

@@ -5,6 +5,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from onceforall.embedded import EmbeddedKafka
+from onceforall.errors import AttemptFailedError
 from onceforall.sink import StartInfo
 
 pytestmark = pytest.mark.kafka
@@ -106,6 +107,89 @@ def test_of_two_transactions_only_that_of_the_other_cluster_is_in_doubt(query, t
     assert report.completed == (here,)
     assert [each.committable for each in report.in_doubt] == [there]
     q.sink.abort([there])
+
+
+@pytest.fixture
+def make_again(broker):
+    """Deletes a topic, and creates another one under its name."""
+
+    def again(name):
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.delete_topics([name])[name].result(20)
+        broker.create_topic(name)
+
+    return again
+
+
+def columns(batch_of, *topics):
+    import pyarrow as pa
+
+    return batch_of([f"v{i}" for i in range(len(topics))], topic=pa.array(topics))
+
+
+def prepared_for(q, batch):
+    transaction = q.sink.begin_transaction(q.attempt())
+    q.sink.invoke(transaction, batch)
+    return q.sink.pre_commit(transaction)
+
+
+@pytest.mark.parametrize("with_the_proof", [True, False])
+def test_a_decided_transaction_is_not_committed_in_a_topic_that_was_made_again(
+    query, topic, batch_of, make_again, monkeypatch, with_the_proof
+):
+    first, second = sorted((topic(), topic()))
+    q = query(None)
+    (committable,) = q.sink.confirm([prepared_for(q, columns(batch_of, first, second))])
+    make_again(first if with_the_proof else second)
+    # As another process finds it, behind a kill.
+    q.sink._just_confirmed = frozenset()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            q.sink._connected(), "end_transactions", lambda _: pytest.fail("sent to a new topic")
+        )
+        report = q.commit(committable)
+    assert [each.committable for each in report.in_doubt] == [committable]
+    assert (report.completed, report.retired, report.lost) == ((), (), ())
+    assert "deleted and made again" in report.in_doubt[0].reason
+    q.sink.abort([committable])
+
+
+def test_what_was_committed_before_its_topic_was_made_again_is_complete(query, topic, make_again):
+    name = topic()
+    q = query(name)
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
+    assert q.commit(committable).completed
+    make_again(name)
+    report = q.commit(committable)
+    assert (*report.completed, *report.retired) == (committable,)
+
+
+def test_an_attempt_whose_topic_is_made_again_while_it_writes_is_aborted(
+    query, topic, batch_of, make_again, sees
+):
+    name = topic()
+    q = query(None)
+    (before,) = q.sink.confirm([prepared_for(q, columns(batch_of, name))])
+    q.commit(before)
+    written = prepared_for(q, columns(batch_of, name))
+    make_again(name)
+    with pytest.raises(AttemptFailedError, match=f"Topic {name} was deleted and made again"):
+        q.sink.confirm([written])
+    q.sink.abort([written])
+    (again,) = q.sink.confirm([prepared_for(q, columns(batch_of, name))])
+    assert q.commit(again).completed
+    sees(name, ["v0"])
+
+
+def test_a_start_notes_the_topics_id(query, topic, make_again):
+    name = topic()
+    q = query(name)
+    q.sink.check(START)
+    written = q.prepare(["a"])
+    make_again(name)
+    with pytest.raises(AttemptFailedError, match="deleted and made again"):
+        q.sink.confirm([written])
+    q.sink.abort([written])
 
 
 def test_a_topic_that_was_made_again_has_no_proof(query, topic, broker):

@@ -320,6 +320,32 @@ def test_a_column_of_another_type_is_refused():
         Bytes.of(pa.array([1]))
 
 
+@pytest.mark.parametrize(
+    ("config", "columns", "says"),
+    [
+        (
+            {"cleanup.policy": "compact"},
+            {"key": pa.nulls(1, pa.string())},
+            "without a key.*compacted",
+        ),
+        (
+            {"message.timestamp.before.max.ms": "1000"},
+            {"timestamp": pa.array([10**12], pa.timestamp("us", "UTC"))},
+            "message.timestamp.before.max.ms",
+        ),
+    ],
+    ids=["no key in a compacted topic", "an old timestamp"],
+)
+def test_a_record_that_no_broker_takes_is_refused_with_the_reason(
+    query, topic, batch_of, config, columns, says
+):
+    q = query(topic(config=config))
+    transaction = q.sink.begin_transaction(q.attempt())
+    with pytest.raises(RefusedRecordError, match=says):
+        write_and_prepare(q, transaction, batch_of(["a"], **columns))
+    q.sink.discard(transaction)
+
+
 def test_a_topic_that_is_deleted_in_mid_transaction_fails_the_attempt(
     query, topic, broker, batch_of
 ):

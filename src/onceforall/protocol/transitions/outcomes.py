@@ -48,14 +48,23 @@ def stop(
     return replace(run, phase=Stopped(reason)), (reason,)
 
 
+def stop_in_own_words(run: Run, error: type[OnceForAllError], message: str) -> Outcome:
+    """Stop the run, and say more than the cause does."""
+    reason = StopRun(error, message, in_own_words=True)
+    return replace(run, phase=Stopped(reason)), (reason,)
+
+
 def abort(
     run: Run,
     committables: Mapping[str, tuple[Committable, ...]],
     error: type[OnceForAllError],
     message: str,
+    *,
+    in_own_words: bool = False,
 ) -> Outcome:
     """Abort an attempt that will never be decided, and then stop."""
-    aborting = replace(run, phase=Aborting(StopRun(error, message)))
+    reason = StopRun(error, message, in_own_words=in_own_words)
+    aborting = replace(run, phase=Aborting(reason))
     return aborting, (AbortAttempt(committables, own_sweeps(run, incomplete(run))),)
 
 

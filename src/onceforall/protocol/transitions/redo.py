@@ -46,7 +46,7 @@ from onceforall.protocol.redo import (
     written_again,
 )
 from onceforall.protocol.state import Run
-from onceforall.protocol.transitions.outcomes import Outcome, abort, stop
+from onceforall.protocol.transitions.outcomes import Outcome, abort, stop, stop_in_own_words
 from onceforall.protocol.transitions.recover import chosen
 from onceforall.protocol.transitions.write import check_prepared
 
@@ -90,7 +90,15 @@ def looked(run: Run, at: Looking, event: DigestsTaken) -> Outcome:
 
 def look_failed(run: Run, at: Looking, event: WritesFailed) -> Outcome:
     """Nothing was written by the replay; the next start looks again."""
-    return stop(run, AttemptFailedError, messages.no_replay(at.decided.commit.batch, event.reason))
+    return stop_in_own_words(
+        run, AttemptFailedError, messages.no_replay(at.decided.commit.batch, event.reason)
+    )
+
+
+def again_failed(run: Run, at: WritingAgain, event: WritesFailed) -> Outcome:
+    """Abort what was written in the place of the lost rows."""
+    message = messages.not_written_again(at.decided.commit.batch, event.reason)
+    return abort(run, event.committables, AttemptFailedError, message, in_own_words=True)
 
 
 def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome:

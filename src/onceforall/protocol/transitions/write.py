@@ -36,10 +36,9 @@ from onceforall.protocol.phases import (
     Ready,
     Stopped,
     Writing,
-    WritingAgain,
 )
 from onceforall.protocol.state import Run
-from onceforall.protocol.transitions.outcomes import Outcome, abort, stop
+from onceforall.protocol.transitions.outcomes import Outcome, abort, stop, stop_in_own_words
 
 SWEEPS_AFTER_LOSS = 3
 """For so many batches after a lost task attempt one's own leftovers are swept: its task may go
@@ -78,7 +77,7 @@ def digested(run: Run, at: Digesting, event: DigestsTaken) -> Outcome:
 
 def replay_failed(run: Run, at: Digesting, event: WritesFailed) -> Outcome:  # noqa: ARG001  every row has the same signature
     """Nothing was written by the replay."""
-    return stop(
+    return stop_in_own_words(
         run,
         AttemptFailedError,
         f"The replay of a decided batch failed; nothing was written by it: {event.reason}",
@@ -143,7 +142,7 @@ def prepared(run: Run, at: Writing, event: WritesPrepared) -> Outcome:
     )
 
 
-def write_failed(run: Run, at: Writing | WritingAgain, event: WritesFailed) -> Outcome:
+def write_failed(run: Run, at: Writing, event: WritesFailed) -> Outcome:
     """Abort what the attempt has prepared."""
     return abort(
         run, event.committables, AttemptFailedError, messages.failed(at.request.batch, event.reason)

@@ -133,6 +133,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         self._reader: TransactionReader | None = None
         self._doubtful: set[str] = set()
         self._just_confirmed: frozenset[str] = frozenset()
+        self._topic_ids: dict[str, str] = {}
         self._start: tuple[str, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -353,6 +354,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         client.check_versions()
         if self._topic is not None:
             self._topic_max_bytes = check_topic(client, self._topic, self._options)
+            self._topic_ids = dict(client.identify([self._topic]).topics)
         if self._delivery == "exactly_once":
             check_transactions(client, self._unused_name(), self._options)
 
@@ -391,12 +393,15 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         # Before anything is sent: producer ids begin anew in another cluster, and may be a
         # stranger's there.
         strange = self._in_other_clusters([c for c in told if c["name"] in unsure])
-        if not strange:
+        elsewhere = {str(each.committable["name"]) for each in strange}
+        gone = self._without_their_topics([c for c in told if c["name"] in unsure - elsewhere])
+        if not strange and not gone:
             return self._commit(told, unsure)
-        of_others = {str(each.committable["name"]) for each in strange}
-        others = [c for c in told if c["name"] not in of_others]
-        report = self._commit(others, unsure - of_others) if others else CommitReport()
-        return replace(report, in_doubt=(*report.in_doubt, *strange))
+        in_doubt = (*strange, *gone)
+        left_out = {str(each.committable["name"]) for each in in_doubt}
+        others = [c for c in told if c["name"] not in left_out]
+        report = self._commit(others, unsure - left_out) if others else CommitReport()
+        return replace(report, in_doubt=(*report.in_doubt, *in_doubt))
 
     def _commit(
         self, committables: Sequence[KafkaCommittable], unsure: Collection[str]
@@ -455,6 +460,13 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             committables, self._connected(), self._options["bootstrap.servers"]
         )
 
+    def _without_their_topics(
+        self, committables: Sequence[KafkaCommittable]
+    ) -> list[LostTransaction]:
+        from onceforall.sinks.kafka.driver.outcomes import without_their_topics
+
+        return without_their_topics(committables, self._connected(), self._connected_reader())
+
     def _connected_reader(self) -> TransactionReader:
         from onceforall.sinks.kafka.access.rights import Rights
         from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
@@ -472,10 +484,12 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
 
         Returns:
             The committables, with ``cluster``, its id, and ``proof``: ``topic`` and its
-            ``topic_id``, ``partition`` and ``offset``.
+            ``topic_id``, ``partition`` and ``offset``; where they have written to more topics,
+            ``topic_ids`` has those of the others.
 
         Raises:
-            AttemptFailedError: one is not open any more: it timed out, or was fenced.
+            AttemptFailedError: one is not open any more: it timed out, or was fenced. Or a topic
+                was made again while the query ran.
             SinkUnavailableError: not all brokers answered.
         """
         from onceforall.sinks.kafka.driver.committable import read
@@ -489,7 +503,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         )
         found = confirmed(told, topics, self._connected_reader())
         self._just_confirmed = frozenset(c["name"] for c in found)
-        return placed(found, self._connected())
+        return placed(found, self._connected(), self._topic_ids)
 
     @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:

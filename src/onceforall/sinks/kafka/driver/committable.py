@@ -52,12 +52,15 @@ class KafkaCommittable(_Transaction, total=False):
         burnt: ids whose InitProducerId went unanswered; nobody uses them again.
         proof: noted by ``confirm``. Decisions of the first releases have none.
         cluster: the cluster's id, noted by ``confirm`` where the brokers tell it.
+        topic_ids: by name, those of the topics that it has written to beside that of the proof,
+            noted by ``confirm`` where the brokers tell them.
     """
 
     records: int
     topics: list[str]
     doubtful: bool
     burnt: list[str]
+    topic_ids: dict[str, str]
     proof: Proof
     cluster: str
 

@@ -47,8 +47,7 @@ def confirmed(
         reader: of the cluster.
 
     Returns:
-        The committables without ``topics``, with ``proof``: ``topic``, ``partition`` and
-        ``offset``.
+        The committables with ``proof``: ``topic``, ``partition`` and ``offset``.
 
     Raises:
         AttemptFailedError: one is not open any more: it timed out, or was fenced.
@@ -82,11 +81,7 @@ def _confirmed(
     committable: KafkaCommittable, state: TransactionState | None, proof: Proof | None
 ) -> KafkaCommittable:
     name = committable["name"]
-    of_ours = state is not None and (state.producer_id, state.epoch) == (
-        committable["producer_id"],
-        committable["producer_epoch"],
-    )
-    if state is None or state.state != "Ongoing" or not of_ours:
+    if not _is_open(committable, state):
         told = (
             "its id is not known"
             if state is None
@@ -99,34 +94,57 @@ def _confirmed(
             "transaction.timeout.ms."
         )
     kept = committable.copy()
-    kept.pop("topics", None)
     if proof is not None:
         kept["proof"] = proof
     return kept
 
 
 def placed(
-    committables: Sequence[KafkaCommittable], client: CoordinatorClient
+    committables: Sequence[KafkaCommittable], client: CoordinatorClient, known: dict[str, str]
 ) -> list[Committable]:
-    """Note in which cluster confirmed transactions are, and the id of the topic that has the proof:
-    addresses and names can pass to others.
+    """Note in which cluster confirmed transactions are, and the ids of the topics that they have
+    written to: addresses and names can pass to others.
+
+    Args:
+        committables: as ``confirmed`` returned them.
+        client: of the cluster.
+        known: the ids that topics had when the sink asked last, by name; it gets those of now.
 
     Raises:
+        AttemptFailedError: a topic has another id than before: what the tasks wrote until it was
+            deleted went with it.
         SinkUnavailableError: no broker answered.
     """
-    found = client.identify({c["proof"]["topic"] for c in committables if "proof" in c})
+    found = client.identify({topic for c in committables for topic in _topics_of(c)})
+    before = {topic: known[topic] for topic in found.topics if topic in known}
+    known.update(found.topics)
+    for topic, topic_id in before.items():
+        if topic_id != found.topics[topic]:
+            raise AttemptFailedError(
+                f"Topic {topic} was deleted and made again while the query ran (its id was "
+                f"{topic_id}, and is {found.topics[topic]}): rows of this batch may have gone "
+                "with it. Nothing is decided, and the attempt is repeated, in the new topic."
+            )
     if found.cluster is None:
         return list(committables)
     noted: list[KafkaCommittable] = []
     for committable in committables:
-        known = committable.copy()
-        known["cluster"] = found.cluster
+        told = committable.copy()
+        told["cluster"] = found.cluster
+        ids = {t: found.topics[t] for t in _topics_of(committable) if t in found.topics}
+        told.pop("topics", None)
         proof = committable.get("proof")
-        topic_id = None if proof is None else found.topics.get(proof["topic"])
-        if proof is not None and topic_id is not None:
-            known["proof"] = {**proof, "topic_id": topic_id}
-        noted.append(known)
+        if proof is not None and proof["topic"] in ids:
+            told["proof"] = {**proof, "topic_id": ids.pop(proof["topic"])}
+        if ids:
+            told["topic_ids"] = ids
+        noted.append(told)
     return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
+
+
+def _topics_of(committable: KafkaCommittable) -> set[str]:
+    proof = committable.get("proof")
+    return {*committable.get("topics", ()), *(() if proof is None else (proof["topic"],))}
 
 
 def in_other_clusters(
@@ -152,6 +170,61 @@ def in_other_clusters(
         for c in committables
         if c.get("cluster", here) != here
     ]
+
+
+def without_their_topics(
+    committables: Sequence[KafkaCommittable], client: CoordinatorClient, reader: TransactionReader
+) -> list[LostTransaction]:
+    """Return those open transactions that have written to a topic that was deleted and made again
+    since: Kafka would commit them in the new one, and say that all is well, and their rows are
+    gone.
+
+    One that has ended is left out: it was committed, or aborted, in the topic that it was written
+    to. So is one whose topic isn't there: a broker that has just started may not know it yet.
+
+    Raises:
+        SinkUnavailableError: not all brokers answered.
+    """
+    noted = {c["name"]: ids for c in committables if (ids := _noted_ids(c))}
+    if not noted:
+        return []
+    now = client.identify({topic for ids in noted.values() for topic in ids}).topics
+    made_again = {
+        name: topics
+        for name, ids in noted.items()
+        if (topics := sorted(t for t, topic_id in ids.items() if now.get(t, topic_id) != topic_id))
+    }
+    if not made_again:
+        return []
+    states = reader.states(sorted(made_again))
+    return [
+        LostTransaction(
+            c,
+            f"topic {topic} is not the one that it was written to: it was deleted and made again "
+            f"under that name (its id was {noted[c['name']][topic]}, and is {now[topic]}), and "
+            "rows of the transaction have gone with it. It is still open, so nobody has seen any",
+        )
+        for c in committables
+        for topic in made_again.get(c["name"], ())[:1]
+        if _is_open(c, states[c["name"]])
+    ]
+
+
+def _noted_ids(committable: KafkaCommittable) -> dict[str, str]:
+    proof = committable.get("proof")
+    ids = dict(committable.get("topic_ids", {}))
+    if proof is not None and "topic_id" in proof:
+        ids[proof["topic"]] = proof["topic_id"]
+    return ids
+
+
+def _is_open(committable: KafkaCommittable, state: TransactionState | None) -> bool:
+    return (
+        state is not None
+        and state.state == "Ongoing"
+        and (state.producer_id, state.epoch)
+        == (committable["producer_id"], committable["producer_epoch"])
+    )
 
 
 def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str]:

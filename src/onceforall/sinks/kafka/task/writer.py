@@ -32,6 +32,14 @@ _METADATA_TIMEOUT_S = 15.0
 _FLUSH_SLICE_S = 0.5
 # NOT_ENOUGH_REPLICAS, before and after the append.
 _TOO_FEW_REPLICAS = {19, 20}
+# INVALID_TIMESTAMP and INVALID_RECORD: no repetition helps, and the broker's words don't say why.
+_REFUSED = {
+    32: "Its timestamp is further from the broker's clock than the topic allows "
+    "(message.timestamp.before.max.ms, message.timestamp.after.max.ms). Mend the column "
+    "'timestamp', or the topic's settings.",
+    87: "Brokers say so of a record without a key in a topic that is compacted (cleanup.policy). "
+    "Give each row a key, or write to a topic that isn't compacted.",
+}
 
 
 class KafkaTransaction:
@@ -274,11 +282,17 @@ class KafkaTransaction:
         def rank(failure: DeliveryFailure) -> tuple[bool, bool, int]:
             code = failure.error.code()
             purged = code in {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
-            return code == ck.KafkaError.MSG_SIZE_TOO_LARGE, not purged, failure.size_bytes
+            refused = code in {ck.KafkaError.MSG_SIZE_TOO_LARGE, *_REFUSED}
+            return refused, not purged, failure.size_bytes
 
         worst = max(failures, key=rank)
         if worst.error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
             raise self._too_large(worst.topic, worst.size_bytes)
+        if worst.error.code() in _REFUSED:
+            raise RefusedRecordError(
+                f"A broker refuses a record to topic {worst.topic!r} partition {worst.partition}: "
+                f"{worst.error.str()} ({worst.error.name()}). {_REFUSED[worst.error.code()]}"
+            )
         # Where a partition could not be added to the transaction, the records are only purged, and
         # the log has the reason.
         reason = self.producer.watch.transaction_error
