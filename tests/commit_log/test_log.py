@@ -676,3 +676,27 @@ def test_a_seal_in_the_place_of_an_entry_that_went_with_the_power_is_not_taken_f
     _, _, other = start(store)
     assert sealer.finish() == other == EMPTY
     assert [kind for _, kind in kinds(store, first)] == ["CLAIM", "SEAL"]
+
+
+@pytest.mark.parametrize("steps", range(16))
+def test_an_entry_in_the_place_of_a_seal_that_went_with_the_power_is_not_taken_for_it(steps):
+    """Found by the simulator: a sealer that had read a SEAL, before a loss of power took it and the
+    chain's writer decided in its place, sealed the next chain without that decision.
+    """
+    store = PoweredStore()
+    writer, first, _ = start(store)
+    second = open_log(store).claim(CLAIM).generation
+    third = open_log(store).claim(CLAIM).generation
+    store.link(entry_key(first, 1), content_of(Seal(None, None, done=False), first, 1))
+    sealer = Actor(store, "sealer")
+    log = open_log(sealer)
+    sealer.start(lambda: log.seal_below(third))
+    for _ in range(steps):
+        if sealer.facing != "create":  # From there on it is durable, or stands again.
+            sealer.step()
+    store.lose_power()
+    writer.append(first, commit(0))
+    history = sealer.finish()
+    assert (history.decided.generation, history.decided.index) == (first, 1)
+    assert kinds(store, first) == [(0, "CLAIM"), (1, "COMMIT"), (2, "SEAL")]
+    assert kinds(store, second) == [(0, "CLAIM"), (1, "SEAL")]

@@ -128,7 +128,7 @@ class Floors:
             newest = self.newest()
             if newest.generation >= generation:
                 return
-            if self._is_durable(newest):
+            if self._made_durable(newest):
                 break
         # Who is raced by another one has to look what that one wrote; it is as true.
         self._create(
@@ -151,7 +151,7 @@ class Floors:
             return
         # It may merely have been read: a loss of power could take it, and leave what is deleted
         # because of it deleted.
-        if not self._is_durable(newest):
+        if not self._made_durable(newest):
             return  # Whoever raises it again drops them.
         for generation in range(newest.above, newest.generation):
             self._drop(generation)
@@ -176,7 +176,7 @@ class Floors:
     def _there_from(self, number: int, step: int, limit: int | None = None) -> int:
         return leading(lambda k: self._store.read(floor_key(number + step * k)) is not None, limit)
 
-    def _is_durable(self, floor: Floor) -> bool:
+    def _made_durable(self, floor: Floor) -> bool:
         """Make a floor durable; False: it is not there any more, or another one is, for it went
         with a loss of power, and it is forgotten.
         """

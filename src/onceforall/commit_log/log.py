@@ -519,6 +519,20 @@ class CommitLog:
         )
 
     def _seal_from_frontier(self, generation: int, oldest: int) -> History:
+        first, end = self._frontier(generation, oldest)
+        while end is not None and not self._made_durable(first - 1, end):
+            first, end = self._frontier(generation, oldest)
+        if first == oldest > self._first:
+            raise self._lost(oldest)
+        history = EMPTY if end is None else self._history_at(first - 1, end, EMPTY)
+        for chain in range(first, generation):
+            history = self._seal(chain, history)
+        return history
+
+    def _frontier(self, generation: int, oldest: int) -> tuple[int, End | None]:
+        """Return the first chain that is not sealed, and the end of the one below; None: there is
+        none.
+        """
         ends: dict[int, End | None] = {}
 
         def is_open(distance: int) -> bool:
@@ -527,17 +541,7 @@ class CommitLog:
             return ends[chain] is None
 
         first = generation - leading(is_open, generation - oldest)
-        history = EMPTY
-        if first == oldest > self._first:
-            raise self._lost(oldest)
-        if first > oldest:
-            end = ends[first - 1]
-            assert end is not None
-            self._make_durable(first - 1, end)
-            history = self._history_at(first - 1, end, EMPTY)
-        for chain in range(first, generation):
-            history = self._seal(chain, history)
-        return history
+        return first, ends.get(first - 1) if first > oldest else None
 
     def _seal(self, chain: int, history: History) -> History:
         """Seal one chain above sealed ones, and return the history with it."""
@@ -599,14 +603,17 @@ class CommitLog:
         failpoints.hit("log.settle.after")
         return standing == content
 
-    def _make_durable(self, chain: int, end: End) -> None:
-        """Make sure that the SEAL which was read survives a loss of power; a cleaner has done so
-        before it left its mark.
+    def _made_durable(self, chain: int, end: End) -> bool:
+        """Make sure that the SEAL which was read survives a loss of power; False when something
+        else stands there by now: it was lost, and the chain went on. (A cleaner has made it durable
+        before it left its mark.)
         """
-        if self._chains.marked_end(chain) is None:
-            failpoints.hit("log.frontier.before")
-            self._create(chain, end.index, end.seal)
-            failpoints.hit("log.frontier.after")
+        if self._chains.marked_end(chain) is not None:
+            return True
+        failpoints.hit("log.frontier.before")
+        standing = self._create(chain, end.index, end.seal)
+        failpoints.hit("log.frontier.after")
+        return standing.envelope.entry == end.seal
 
     def _history_at(self, chain: int, end: End, known: History) -> History:
         """Return the history that a SEAL tells.
