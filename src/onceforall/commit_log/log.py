@@ -604,9 +604,10 @@ class CommitLog:
         return standing == content
 
     def _made_durable(self, chain: int, end: End) -> bool:
-        """Make sure that the SEAL which was read survives a loss of power; False when something
-        else stands there by now: it was lost, and the chain went on. (A cleaner has made it durable
-        before it left its mark.)
+        """Make sure that the SEAL which was read survives a loss of power (a cleaner has done so
+        before it left its mark).
+
+        False when something else stands there by now: it was lost, and the chain went on.
         """
         if self._chains.marked_end(chain) is not None:
             return True
