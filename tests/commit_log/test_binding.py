@@ -9,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from commit_log.building import commit, start
+from commit_log.stores import Actor, PoweredStore
 from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
 from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import (
@@ -307,6 +309,26 @@ def test_what_another_start_has_bound_is_durable_before_it_is_followed(
         elsewhere,
     ):
         recorder.synced(synced)
+
+
+@pytest.mark.parametrize("steps", range(20))
+def test_a_pointer_that_goes_with_the_power_is_not_followed(steps):
+    """Two logs of one checkpoint would each know nothing of what the other one decides."""
+    home = PoweredStore()
+    places = {f"s3a://logs/{name}": PoweredStore() for name in ("one", "two")}
+    bind = partial(binding.bind, checkpoint="/c", query_id=None, open_store=places.__getitem__)
+    first = bind(home, wanted="s3a://logs/one")
+    home.unsynced = [binding.pointer_key(0)]
+    follower = Actor(home, "follower")
+    follower.start(lambda: bind(follower, wanted=None))
+    for _ in range(steps):
+        if follower.facing != "create":  # From there on it is durable, or stands again.
+            follower.step()
+    assert first.location == "s3a://logs/one"
+    home.lose_power()
+    other = bind(home, wanted="s3a://logs/two")
+    bound = follower.finish()
+    assert isinstance(bound, Exception) or (bound.location, bound.id) == (other.location, other.id)
 
 
 @pytest.mark.parametrize(

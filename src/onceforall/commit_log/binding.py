@@ -334,10 +334,9 @@ def bind(
         CheckpointMismatchError: ``wanted`` holds another query's log; or the checkpoint was bound
             by another start, and detached, meanwhile.
     """
-    bound = find(home, wanted, adopt=adopt, open_store=open_store)
-    if bound is not None:
-        _make_durable(home, bound, open_store)
-        return bound
+    while (bound := find(home, wanted, adopt=adopt, open_store=open_store)) is not None:
+        if _made_durable(home, bound, open_store):
+            return bound
     pointers = all_pointers(home)
     # Whoever has asked before may have stood still since.
     first_generation = max(first_generation, 1 + _detached_last(pointers))
@@ -382,18 +381,23 @@ def bind(
     return BoundLog(store, location, pointer.id, first_generation, keep_ends=pointer.keep_ends)
 
 
-def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
+def _made_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> bool:
     """Make what binds checkpoint and log durable: the start that created it may have been killed
-    before it could sync it.
+    before it could sync it. False when it is not there any more, or another stands in its place: it
+    went with a loss of power.
     """
     if bound.location is None:
-        return
+        return True
     number = leading(lambda each: home.read(pointer_key(each)) is not None) - 1
     for store, key in ((home, pointer_key(number)), (open_store(bound.location), BINDING)):
         content = store.read(key)
-        if content is not None:
-            # A create that finds something makes that durable before it answers.
-            store.create(key, content)
+        if content is None:
+            return False
+        # A create that finds something makes that durable before it answers.
+        answer = store.create(key, content)
+        if isinstance(answer, AlreadyExists) and answer.content != content:
+            return False
+    return pointer_of(home) == (bound.id, bound.location)
 
 
 def _prepare(

@@ -5,6 +5,10 @@ import os
 
 import pytest
 
+from commit_log.stores import Killed
+from onceforall import read_files
+from onceforall.errors import SinkUnavailableError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.driver.start_checks import check_folder
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
@@ -68,6 +72,44 @@ def test_every_folder_of_the_targets_is_synced_behind_the_links_and_before_the_m
     assert recorder.calls.index(("sync", tmp_path)) < visible, (
         "the names of the partitions' folders are in there"
     )
+
+
+def test_a_manifest_that_goes_with_the_power_before_it_is_durable_is_no_complete_batch(
+    tmp_path, monkeypatch
+):
+    sink = checked(tmp_path)
+    decided = sink.confirm([prepared(sink, numbers(3))])
+    (manifests,) = {
+        path.parent for path in written_and_killed(sink, decided, tmp_path, monkeypatch)
+    }
+    sync_all = Tree.sync_all
+
+    def power_goes(tree, folders):
+        for name in manifests.iterdir():
+            name.unlink()
+        sync_all(tree, folders)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tree, "sync_all", power_goes)
+        with pytest.raises(SinkUnavailableError, match=r"manifest of batch 0 .* is gone"):
+            sink.commit(permit(), decided)
+    assert len(sink.commit(permit(), decided).completed) == 1
+    assert read_files(tmp_path).to_arrow().num_rows == 3
+
+
+def written_and_killed(sink, decided, root, monkeypatch):
+    """Let a process that has written the manifest be killed before it syncs it; return the
+    manifest."""
+
+    def killed(name):
+        if name == "file.manifest.after":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "hit", killed)
+        with pytest.raises(Killed):
+            sink.commit(permit(), decided)
+    return list((root / "_onceforall" / "manifests").rglob("0.json"))
 
 
 def test_folders_that_somebody_else_made_are_synced_too(tmp_path, recorder):

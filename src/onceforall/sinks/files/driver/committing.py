@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
+from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
@@ -110,7 +111,11 @@ class Folder:
             in_doubt += self._complete(batch, todo, whole=not in_doubt)
         if done:
             # Behind our answer comes DONE, and behind that nobody looks at this batch again.
-            self.manifests(done[0].name).make_durable(batch)
+            if not self.manifests(done[0].name).make_durable(batch):
+                raise SinkUnavailableError(
+                    f"The manifest of batch {batch} in {self.root} was there, and is gone: a loss "
+                    "of power has taken what another process wrote. The batch is completed again."
+                )
             failpoints.hit("file.commit.found_synced")
         if not lost and not in_doubt:
             self._clear(staged)

@@ -84,15 +84,21 @@ class ManifestWriter(Manifests):
                 error,
             )
 
-    def make_durable(self, batch: int) -> None:
+    def make_durable(self, batch: int) -> bool:
         """Make durable what another process has named here for a batch: it may have been killed
         before it could sync it.
+
+        Returns:
+            Whether its manifest is there still. The storage may have lost its power meanwhile.
 
         Raises:
             OSError: the file system refused.
         """
         self.tree.sync_all([*self._above(), self.folder])
+        if self.find(batch) is None:
+            return False
         self._mark(batch)
+        return True
 
     def _above(self) -> list[AnyPath]:
         """Return the folders that have a name on the way here, from the sink's own down: each
