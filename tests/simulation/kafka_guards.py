@@ -248,7 +248,8 @@ GUARDS = [
         "without_their_topics",
         'if _is_open(c, states[c["name"]])',
         "if True",
-        why="In doubt is no false word, only one that asks a person; tests/sinks/kafka/test_other_cluster.py finds it.",
+        why="In doubt is no false word, only one that asks a person; "
+        "tests/sinks/kafka/test_other_cluster.py finds it.",
     ),
     Guard(
         "a topic that is made again while a batch is written is not noticed",
@@ -256,7 +257,8 @@ GUARDS = [
         "placed",
         "if topic_id != found.topics[topic]:",
         "if False:",
-        why="The simulated sink is not said to be whole then; tests/sinks/kafka/test_other_cluster.py finds it.",
+        why="The rows of a topic that was made again are not judged here; "
+        "tests/sinks/kafka/test_other_cluster.py finds it.",
     ),
     Guard(
         "the proof is not noted",
@@ -269,7 +271,7 @@ GUARDS = [
     Guard(
         "the cluster is not noted",
         outcomes,
-        "placed",
+        "_placed",
         'told["cluster"] = found.cluster',
         "pass",
         kinds=("other cluster", "kill"),
@@ -277,7 +279,7 @@ GUARDS = [
     Guard(
         "the topic's id is not noted",
         outcomes,
-        "placed",
+        "_placed",
         'if proof is not None and proof["topic"] in ids:',
         "if False:",
         kinds=("topic made again", "somebody's fence", "expiry"),

@@ -27,6 +27,7 @@ from onceforall.sinks.kafka.driver.coordinator_client import (
 from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, proof_of
 
 if TYPE_CHECKING:
+    from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity
     from onceforall.sinks.kafka.driver.committable import KafkaCommittable, Proof
     from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
@@ -125,21 +126,25 @@ def placed(
                 f"{topic_id}, and is {found.topics[topic]}): rows of this batch may have gone "
                 "with it. Nothing is decided, and the attempt is repeated, in the new topic."
             )
+    noted = [_placed(c, found) for c in committables]
     if found.cluster is None:
-        return list(committables)
-    noted: list[KafkaCommittable] = []
-    for committable in committables:
-        told = committable.copy()
-        told["cluster"] = found.cluster
-        ids = {t: found.topics[t] for t in _topics_of(committable) if t in found.topics}
-        told.pop("topics", None)
-        proof = committable.get("proof")
-        if proof is not None and proof["topic"] in ids:
-            told["proof"] = {**proof, "topic_id": ids.pop(proof["topic"])}
-        if ids:
-            told["topic_ids"] = ids
-        noted.append(told)
+        return list(noted)
     return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
+
+
+def _placed(committable: KafkaCommittable, found: ClusterIdentity) -> KafkaCommittable:
+    told = committable.copy()
+    told.pop("topics", None)
+    if found.cluster is None:
+        return told
+    told["cluster"] = found.cluster
+    ids = {t: found.topics[t] for t in _topics_of(committable) if t in found.topics}
+    proof = committable.get("proof")
+    if proof is not None and proof["topic"] in ids:
+        told["proof"] = {**proof, "topic_id": ids.pop(proof["topic"])}
+    if ids:
+        told["topic_ids"] = ids
+    return told
 
 
 def _topics_of(committable: KafkaCommittable) -> set[str]:
