@@ -13,6 +13,7 @@ import shutil
 import uuid
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import functions as F
 
 import onceforall as ofa
@@ -124,6 +125,35 @@ def fails(writer, match):
 @pytest.fixture
 def place(broker, topic, source, tmp_path):
     return Place(broker, topic, source, tmp_path / "checkpoint")
+
+
+def made_again(servers, topic):
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([topic])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+
+
+def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(place, run):
+    """Kafka would commit the transaction there without its rows, and say that all is well."""
+    one, two = place.topic(), place.topic()
+
+    def query():
+        return place.query(("one", place.sink(one)), ("two", place.sink(two)))
+
+    place.crash(query(), "decided")
+    made_again(place.servers, one)
+    fails(query(), rf"InDoubtError.*topic {one} .* deleted and made again.*inDoubt=aborted")
+    run(query().option("onceforall.inDoubt", "aborted"))
+    place.end(query(), run)
+    place.assert_complete(one=(one, range(3, 7)), two=(two, range(1, 7)))
+
+
+def test_a_topic_that_is_made_again_before_the_decision_gets_the_whole_batch(place, run):
+    one = place.topic()
+    place.crash(place.query(("one", place.sink(one))), "undecided")
+    made_again(place.servers, one)
+    place.end(place.query(("one", place.sink(one))), run)
+    place.assert_complete(one=(one, range(3, 7)))
 
 
 @DECIDED
