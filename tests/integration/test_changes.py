@@ -13,7 +13,6 @@ import shutil
 import uuid
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import functions as F
 
 import onceforall as ofa
@@ -22,6 +21,7 @@ from onceforall.errors import OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from support.reading import held_back, released, values
 from support.secured_broker import PASSWORD, Secured
+from support.topics import delete_topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -51,11 +51,17 @@ class Place:
     restarts of a query."""
 
     def __init__(self, broker, topic, source, checkpoint):
+        self.broker = broker
         self.servers = broker.bootstrap_servers
         self.topic = topic
         self.source = source
         self.checkpoint = checkpoint
         self.sinks = 0
+
+    def make_again(self, topic):
+        """Delete a topic, and create another one under its name."""
+        delete_topic(self.servers, topic)
+        self.broker.create_topic(topic)
 
     def sink(self, topic, **arguments):
         return ofa.KafkaSink({"bootstrap.servers": self.servers}, topic=topic, **arguments)
@@ -127,12 +133,6 @@ def place(broker, topic, source, tmp_path):
     return Place(broker, topic, source, tmp_path / "checkpoint")
 
 
-def made_again(servers, topic):
-    admin = AdminClient({"bootstrap.servers": servers})
-    admin.delete_topics([topic])[topic].result(20)
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
-
-
 def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(place, run):
     """Kafka would commit the transaction there without its rows, and say that all is well."""
     one, two = place.topic(), place.topic()
@@ -141,7 +141,7 @@ def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(p
         return place.query(("one", place.sink(one)), ("two", place.sink(two)))
 
     place.crash(query(), "decided")
-    made_again(place.servers, one)
+    place.make_again(one)
     fails(query(), rf"InDoubtError.*topic {one} .* deleted and made again.*inDoubt=aborted")
     run(query().option("onceforall.inDoubt", "aborted"))
     place.end(query(), run)
@@ -151,7 +151,7 @@ def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(p
 def test_a_topic_that_is_made_again_before_the_decision_gets_the_whole_batch(place, run):
     one = place.topic()
     place.crash(place.query(("one", place.sink(one))), "undecided")
-    made_again(place.servers, one)
+    place.make_again(one)
     place.end(place.query(("one", place.sink(one))), run)
     place.assert_complete(one=(one, range(3, 7)))
 

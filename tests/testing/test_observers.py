@@ -46,6 +46,7 @@ from onceforall.testing.observers import (
     decoded,
     settled,
 )
+from support.topics import delete_topic
 from support.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
@@ -365,11 +366,8 @@ def test_records_that_were_deleted_after_they_were_read_make_the_reads_go_back(
     out.write(range(20))
     settled({"out": observer})
     watch.observe({"out": observer.rows()}, range(1), at_s=0)
-    admin = ck.admin.AdminClient({"bootstrap.servers": out.servers})
-    name = out.name
-    admin.delete_topics([name])[name].result(20)
-    until(lambda: name not in admin.list_topics(timeout=10).topics, 20, "the topic is gone")
-    broker.create_topic(name, partitions=2)
+    delete_topic(out.servers, out.name)
+    broker.create_topic(out.name, partitions=2)
     out.write(range(5))
     found = until(
         lambda: (rows := observer.rows()) and len(rows) == 5 and rows, 20, "the new records"

@@ -25,6 +25,7 @@ from onceforall.sinks.kafka.driver.evidence import (
 from onceforall.sinks.kafka.driver.outcomes import withheld
 from onceforall.sinks.kafka.driver.transaction_reader import _BATCH_HEADER, record_batches
 from support.network_proxy import Api, KafkaProxy
+from support.topics import delete_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -266,8 +267,7 @@ def test_a_topic_that_is_gone_leaves_the_transaction_in_doubt(query, topic, brok
     (committable,) = confirmed(q, q.prepare(["a"]))
     q.commit(committable)
     fenced_by_somebody(q, committable)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics([name])[name].result(20)
+    delete_topic(broker.bootstrap_servers, name)
     q.sink.close()
     report = q.commit(committable)
     assert len(report.in_doubt) == 1

@@ -2,11 +2,11 @@
 proves anything."""
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import StartInfo
+from support.topics import delete_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -114,8 +114,7 @@ def make_again(broker):
     """Deletes a topic, and creates another one under its name."""
 
     def again(name):
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.delete_topics([name])[name].result(20)
+        delete_topic(broker.bootstrap_servers, name)
         broker.create_topic(name)
 
     return again
@@ -192,15 +191,13 @@ def test_a_start_notes_the_topics_id(query, topic, make_again):
     q.sink.abort([written])
 
 
-def test_a_topic_that_was_made_again_has_no_proof(query, topic, broker):
+def test_a_topic_that_was_made_again_has_no_proof(query, topic, make_again):
     name = topic()
     q = query(name)
     (committable,) = q.sink.confirm([q.prepare(["a"])])
     q.commit(committable)
     assert not q.sink._connected().fence([committable["name"]]).missing
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics([name])[name].result(20)
-    broker.create_topic(name)
+    make_again(name)
     report = q.commit(committable)
     assert len(report.in_doubt) == 1
     assert committable["proof"]["topic_id"] in report.in_doubt[0].reason

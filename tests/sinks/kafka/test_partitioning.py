@@ -7,7 +7,7 @@ import confluent_kafka as ck
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ from onceforall.sinks.kafka.task.partitioning import (
     key_hashes,
     order_of,
 )
+from support.topics import delete_topic
 
 LARGEST = 2**31 - 1
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -285,11 +286,8 @@ def test_a_topic_that_was_made_anew_with_fewer_partitions_fails_the_attempt_and_
     q = query(name)
     keys = pa.array([b"%d" % i for i in range(100)])
     producer = write(q, ["before"] * 100, 1, key=keys)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics([name])[name].result(30)
-    until(lambda: name not in admin.list_topics(timeout=10).topics)
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-    until(lambda: name in admin.list_topics(timeout=10).topics)
+    delete_topic(broker.bootstrap_servers, name)
+    broker.create_topic(name)
     # librdkafka has heard of it.
     until(lambda: producer.client.partitions(name, 10)[0].count == 1)
     transaction = q.sink.begin_transaction(q.attempt(2))

@@ -10,6 +10,7 @@ import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
 from onceforall.sinks.kafka.task.records import Bytes
+from support.topics import delete_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -349,15 +350,12 @@ def test_a_record_that_no_broker_takes_is_refused_with_the_reason(
 def test_a_topic_that_is_deleted_in_mid_transaction_fails_the_attempt(
     query, topic, broker, batch_of
 ):
-    from confluent_kafka.admin import AdminClient
-
     name = topic()
     q = query(name, options={"message.timeout.ms": 3000})
     transaction = q.sink.begin_transaction(q.attempt())
     q.sink.invoke(transaction, batch_of(["a"]))
     transaction.flush()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics([name])[name].result(10)
+    delete_topic(broker.bootstrap_servers, name)
     with pytest.raises(AttemptFailedError, match=name):
         write_and_prepare(q, transaction, batch_of(["b"]))
     q.sink.discard(transaction)
