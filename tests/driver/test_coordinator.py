@@ -1122,6 +1122,19 @@ def test_a_lost_transaction_is_fenced_and_written_again_under_a_decision_of_its_
     assert query.entries(1) == ["CLAIM", "COMMIT", "DONE"]
 
 
+def test_an_error_of_a_users_own_class_does_not_hide_what_is_lost():
+    class OfTheUserError(RefusedRecordError):
+        def __init__(self, host, code=0):
+            super().__init__(f"{host} said {code}")
+
+    query = Query(decided_by_two_tasks(), {"a": LosesOnce()})
+    writer = FakeWriter(error=OfTheUserError("db", 5), digests=TWO_TASKS)
+    with pytest.raises(RefusedRecordError, match=r"batch 0 is lost.*db said 5") as caught:
+        query.batch(0, writer)
+    assert type(caught.value) is RefusedRecordError
+    assert caught.value.__cause__ is writer.error
+
+
 def test_nothing_is_written_again_before_the_lost_transactions_are_fenced():
     class AwayForTwoFences(LosesOnce):
         def retire(self, committables):

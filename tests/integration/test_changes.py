@@ -12,6 +12,7 @@ import re
 import shutil
 import uuid
 
+import psycopg
 import pytest
 from pyspark.sql import functions as F
 
@@ -27,6 +28,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 BOTH = pytest.mark.parametrize("doubt", ["decided", "undecided"])
 # Where the change has nothing to do with who is swept.
+# What the decision tells of one sink is lost; how it comes back.
+LOST = pytest.mark.parametrize(
+    "redo",
+    [
+        pytest.param("replay", id="replayed"),
+        pytest.param("durable", id="kept", marks=pytest.mark.long),
+    ],
+)
 DECIDED = pytest.mark.parametrize(
     "doubt", ["decided", pytest.param("undecided", marks=pytest.mark.long)]
 )
@@ -68,20 +77,31 @@ class Place:
 
     def query(self, *sinks, frame=None, mode="append", transform=None):
         """A query whose sinks are (name, sink), with None for the default name."""
-        self.sinks = len(sinks)
+        self.sinks = sum(isinstance(sink, ofa.KafkaSink) for _, sink in sinks)
         writer = ofa.write_stream(self.source.stream() if frame is None else frame).outputMode(mode)
         for name, sink in sinks:
             writer = writer.to(sink, name=name, transform=transform)
         return writer.option("checkpointLocation", str(self.checkpoint))
 
     def crash(self, writer, doubt, batch=1):
-        """Run two batches, and crash in the second one with a transaction of each sink prepared."""
+        """Run two batches, and crash in the second one with a transaction of each Kafka sink
+        prepared."""
         self.source.add(*rows(1, 2))
         self.source.add(*rows(3, 4))
         with failing(f"{CRASH[doubt]}=raise@{batch + 1}"):
             fails(writer, "FailpointError")
         in_doubt = {name.partition(f":{self.id}:")[2].partition(":")[0] for name in self.open()}
         assert len(in_doubt) == self.sinks, "a sink has nothing in doubt; the test proves nothing"
+
+    def lose(self, sink):
+        """Abort what is decided and open of a sink, as a time-out does."""
+        listing = self.sink("any")
+        try:
+            lost = [name for name in self.open() if f":{sink}:" in name]
+            assert lost
+            assert not listing._connected().fence(lost).missing
+        finally:
+            listing.close()
 
     def end(self, writer, run):
         """Run to the end of the input, with another batch behind the one in doubt."""
@@ -255,6 +275,92 @@ def test_the_delivery_is_changed(place, run, doubt):
     place.crash(place.query(("out", place.sink(out))), doubt)
     place.end(place.query(("out", place.sink(out, delivery="at_least_once"))), run)
     place.assert_complete(out=(out, range(1, 7)))
+
+
+@LOST
+@pytest.mark.parametrize(
+    "delivery", ["at_least_once", pytest.param("none", marks=pytest.mark.long)]
+)
+def test_the_delivery_is_changed_while_a_decided_transaction_is_lost(place, run, redo, delivery):
+    """What needs no commit is written again as it is written now."""
+    one, two = place.topic(), place.topic()
+
+    def query(**changed):
+        writer = place.query(("one", place.sink(one, **changed)), ("two", place.sink(two)))
+        return writer.option("onceforall.redo", redo)
+
+    place.crash(query(), "decided")
+    place.lose("one")
+    place.end(query(delivery=delivery), run)
+    place.assert_complete(one=(one, range(1, 7)), two=(two, range(1, 7)))
+
+
+@LOST
+def test_the_topic_is_changed_while_a_decided_transaction_is_lost(place, run, redo):
+    before, after, two = place.topic(), place.topic(), place.topic()
+
+    def query(one):
+        writer = place.query(("one", place.sink(one)), ("two", place.sink(two)))
+        return writer.option("onceforall.redo", redo)
+
+    place.crash(query(before), "decided")
+    place.lose("one")
+    place.end(query(after), run)
+    place.assert_complete(
+        before=(before, range(1, 3)), after=(after, range(3, 7)), two=(two, range(1, 7))
+    )
+
+
+@LOST
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("staged", "upsert"),
+        *(
+            pytest.param(before, after, marks=pytest.mark.long)
+            for before, after in [
+                ("prepared", "upsert"),
+                ("staged", "prepared"),
+                ("prepared", "staged"),
+            ]
+        ),
+    ],
+)
+def test_the_mode_of_a_table_is_changed_while_its_decided_rows_are_lost(
+    place, run, database, redo, before, after
+):
+    out = place.topic()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (key text, value text PRIMARY KEY)")
+
+    def query(mode):
+        table = ofa.PostgresSink(database, table="t", key="value", mode=mode)
+        writer = place.query(
+            ("out", place.sink(out)),
+            ("table", table),
+            transform=lambda frame: frame.select("key", "value"),
+        )
+        return writer.option("onceforall.redo", redo)
+
+    place.crash(query(before), "decided")
+    with psycopg.connect(database, autocommit=True) as connection:
+        ours = (
+            "SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = current_database()"
+        )
+        staged = (
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
+            "WHERE schemaname = 'onceforall' AND tablename LIKE 'stg%'"
+        )
+        lost = [f"ROLLBACK PREPARED {gid}" for (gid,) in connection.execute(ours)]
+        lost += [f"DROP TABLE {name}" for (name,) in connection.execute(staged)]
+        assert lost
+        for statement in lost:
+            connection.execute(statement)
+    place.end(query(after), run)
+    place.assert_complete(out=(out, range(1, 7)))
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT value FROM t ORDER BY value").fetchall()
+    assert found == [(f"v{n}",) for n in range(1, 7)]
 
 
 @pytest.fixture(scope="module")

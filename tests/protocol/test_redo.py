@@ -104,6 +104,32 @@ def test_exactly_the_planned_transactions_must_be_prepared_again(again):
     assert walk.stopped_with(ProtocolViolationError)
 
 
+def needing_no_commit(*again):
+    """What follows when the sink needs no commit any more, and this was prepared again."""
+    walk = looking(need_no_commit=frozenset("a")).feed(saw.DigestsTaken(DECIDED))
+    assert walk.only(do.RunWrites).redo == frozenset({(0, 0)})
+    return walk.feed(written(again))
+
+
+@pytest.mark.parametrize("again", [(), (NEW,)])
+def test_a_sink_that_needs_no_commit_any_more_writes_again_what_it_had_prepared(again):
+    new = needing_no_commit(*again).only(do.AppendCommit).commit
+    assert new == replace(commit(0), committables={"a": (STAYED, *again)}, digests=DECIDED)
+
+
+def test_kept_rows_are_written_again_to_a_sink_that_needs_no_commit_any_more():
+    walk = Walk(durable=True, need_no_commit=frozenset("a")).redoing(KEPT, stayed=(STAYED,))
+    walk.feed(saw.LostFenced())
+    assert walk.only(do.WriteKept).lost == {"a": (KEPT,)}
+    walk.feed(written([]))
+    assert walk.only(do.AppendCommit).commit.committables == {"a": (STAYED,)}
+
+
+def test_a_sink_that_needs_no_commit_may_prepare_no_other_transactions_either():
+    walk = needing_no_commit(NEW, task("more", partition=1)).feed(saw.AttemptAborted())
+    assert walk.stopped_with(ProtocolViolationError)
+
+
 def test_a_task_that_has_other_rows_than_when_it_was_looked_at_fails_the_redo():
     walk = writing_again().feed(written([NEW], tasks_of(7, 2)))
     abort = walk.only(do.AbortAttempt)

@@ -491,7 +491,10 @@ class Coordinator:
         if isinstance(cause, OnceForAllError) and issubclass(type(cause), decision.error):
             if not decision.in_own_words:
                 raise cause
-            kind = type(cause)
+            # Not a class that a user has derived from one of ours: it may be made otherwise.
+            kind = next(
+                c for c in type(cause).__mro__ if c.__module__ == OnceForAllError.__module__
+            )
         error = kind(decision.message)
         ours = cause if isinstance(cause, OnceForAllError) else error
         error.sink, error.transaction = (

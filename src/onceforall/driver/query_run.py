@@ -51,6 +51,7 @@ from onceforall.errors import (
     text_of,
 )
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol import contract
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.history import Decided
 from onceforall.protocol.judgement import judge_overtaken
@@ -350,6 +351,11 @@ class QueryRun:
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
             kinds=kinds_of(sinks),
+            need_no_commit=frozenset(
+                name
+                for name, sink in sinks.items()
+                if not contract.needs_a_commit(sink.capabilities)
+            ),
             adopt_targets=frozenset(settings.adopt_target),
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
             **asdict(place.here(checkpoint)),

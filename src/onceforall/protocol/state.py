@@ -40,6 +40,8 @@ class RunConfig:
             none. A sink that is not in here is not compared.
         kinds: per sink, its kind (``TwoPhaseCommitSink.kind``). A sink that is not in here is not
             compared.
+        need_no_commit: sinks whose rows are seen as soon as they are written; their tasks prepare
+            nothing (``contract.needs_a_commit``).
         adopt_targets: sinks whose target is another one, or an older copy, on purpose.
         gives_up_after_s: for how long a detachment waits for sinks that don't complete a decided
             batch; None: a query, which waits until it is stopped.
@@ -61,6 +63,7 @@ class RunConfig:
     lost_rows: tuple[str, int] | None = None
     identities: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, hash=False)
     kinds: Mapping[str, str] = field(default_factory=dict, hash=False)
+    need_no_commit: frozenset[str] = frozenset()
     adopt_targets: frozenset[str] = frozenset()
     host: str = ""
     boot_id: str = ""

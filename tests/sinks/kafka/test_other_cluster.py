@@ -126,9 +126,9 @@ def columns(batch_of, *topics):
     return batch_of([f"v{i}" for i in range(len(topics))], topic=pa.array(topics))
 
 
-def prepared_for(q, batch):
-    transaction = q.sink.begin_transaction(q.attempt())
-    q.sink.invoke(transaction, batch)
+def prepared_for(q, rows, **attempt):
+    transaction = q.sink.begin_transaction(q.attempt(**attempt))
+    q.sink.invoke(transaction, rows)
     return q.sink.pre_commit(transaction)
 
 
@@ -151,6 +151,29 @@ def test_a_decided_transaction_is_not_committed_in_a_topic_that_was_made_again(
     assert (report.completed, report.retired, report.lost) == ((), (), ())
     assert "deleted and made again" in report.in_doubt[0].reason
     q.sink.abort([committable])
+
+
+def test_a_topic_that_only_earlier_transactions_of_a_producer_wrote_to_may_be_made_again(
+    query, topic, batch_of, make_again, sees
+):
+    first, second = topic(), topic()
+    q = query(None)
+    (before,) = q.sink.confirm([prepared_for(q, columns(batch_of, first))])
+    assert q.commit(before).completed
+    again = {"batch": 2, "reusable": [{**before, "batch": 1}]}
+    written = prepared_for(q, columns(batch_of, second), **again)
+    assert written["producer_epoch"] == before["producer_epoch"], "it is another producer"
+    make_again(first)
+    # The attempt is not aborted for it,
+    (committable,) = q.sink.confirm([written])
+    assert committable["proof"]["topic"] == second
+    assert "topic_ids" not in committable
+    make_again(first)
+    # and another process is not in doubt.
+    q.sink._just_confirmed = frozenset()
+    report = q.commit(committable)
+    assert (*report.completed, *report.retired) == (committable,)
+    sees(second, ["v0"])
 
 
 def test_what_was_committed_before_its_topic_was_made_again_is_complete(query, topic, make_again):

@@ -117,7 +117,9 @@ def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome
     if differs is not None and run.config.on_divergence == "fail":
         return abort(run, event.committables, DivergenceError, differs)
     report = () if differs is None else (ReportDivergence(commit.batch, differs),)
-    mismatch = written_again(commit, redo, event.committables, event.digests)
+    mismatch = written_again(
+        commit, redo, event.committables, event.digests, run.config.need_no_commit
+    )
     if mismatch is not None:
         return abort(run, event.committables, ProtocolViolationError, mismatch)
     new = _recorded(

@@ -281,7 +281,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             "records": transaction.records,
         }
         if self._topic is None:
-            committable["topics"] = sorted(producer.topics)
+            committable["topics"] = sorted(transaction.topics)
         if producer.watch.doubt is not None:
             committable["doubtful"] = True
         if producer.burnt:

@@ -167,7 +167,7 @@ class LiveProducer:
         self.burnt: tuple[str, ...] = ()
         self.idle_since_s = time.monotonic()
         self.topics: dict[str, Partitions] = {}
-        """Those that it has written to."""
+        """What is known of those that it has written to, in any transaction."""
 
     def poll(self, timeout_s: float = 0) -> None:
         """Hear the events, waiting for at most ``timeout_s``.

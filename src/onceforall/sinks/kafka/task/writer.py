@@ -72,6 +72,8 @@ class KafkaTransaction:
         self.producer = producer
         self.batch = batch
         self.records = 0
+        self.topics: set[str] = set()
+        """Those that it has written to."""
         self.is_over = False
         self._topic = topic
         self._message_max_bytes = message_max_bytes
@@ -322,6 +324,7 @@ class KafkaTransaction:
         """Return the topics, each with the numbers of its rows (None: all)."""
         if self._topic is not None:
             self._partitions(self._topic)
+            self.topics.add(self._topic)
             return [(self._topic, None)]
         column = columns["topic"]
         if column.null_count:
@@ -333,6 +336,7 @@ class KafkaTransaction:
         names: list[str] = encoded.dictionary.to_pylist()
         for name in names:
             self._partitions(name)
+        self.topics.update(names)
         if len(names) == 1:
             return [(names[0], None)]
         codes = encoded.indices.to_numpy(zero_copy_only=False)
