@@ -187,11 +187,13 @@ class Brokers:
             if name == TRANSACTION_TOPIC:
                 topics.append(self._transaction_topic(number, memory))
                 continue
+            is_there = name in self.cluster.topic_ids and not self.cluster.untold
+            self.cluster.untold = max(0, self.cluster.untold - 1)
             topics.append(
                 Answer(
-                    error_code=_OK if name in self.cluster.topic_ids else _UNKNOWN_TOPIC,
+                    error_code=_OK if is_there else _UNKNOWN_TOPIC,
                     name=name,
-                    topic_id=self.cluster.topic_ids.get(name),
+                    topic_id=self.cluster.topic_ids[name] if is_there else None,
                     partitions=[
                         Answer(
                             partition_index=partition[1],
@@ -200,7 +202,7 @@ class Brokers:
                             error_code=_LEADER_NOT_AVAILABLE if leader is None else _OK,
                         )
                         for partition, leader in leaders.items()
-                        if partition[0] == name
+                        if is_there and partition[0] == name
                     ],
                 )
             )

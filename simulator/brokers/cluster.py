@@ -79,6 +79,8 @@ class Cluster:
         self.first_epoch = first_epoch
         self.transactions: dict[str, Transaction] = {}
         self.topic_ids = {topic: f"{name}-{topic}-1" for topic in topics}
+        self.untold = 0
+        """For so many more questions the topics are gone, and not made again yet."""
         self.logs = {
             (topic, number): PartitionLog(seen)
             for topic, count in topics.items()

@@ -320,8 +320,11 @@ class World:
             self.tell(f"{partition} is led again")
 
     def make_topic_again(self) -> None:
-        """Delete the topic and make it again; what was written is gone."""
+        """Delete the topic and make it again, perhaps later; what was written is gone."""
         self.cluster.make_again(TOPIC, self.seen)
+        if self.rng.random() < 0.4:  # no kind of its own: it changes no other schedule
+            self.count("topic made again later")
+            self.cluster.untold = self.rng.randint(1, 60)
         for log in self.cluster.logs.values():
             for sequence in range(self.rng.randint(0, 8)):
                 log.produce(STRANGER, 0, STRANGER, sequence)
@@ -358,6 +361,7 @@ class World:
     def heal(self) -> None:
         """End all faults."""
         self.calm = True
+        self.cluster.untold = 0
         self.come_home()
         self.home.come_back()
         self.lead_again()

@@ -266,10 +266,17 @@ class TaskAttempt:
 class LostTransaction:
     """A decided transaction that the system no longer has, or can't tell of, with the system's
     own words.
+
+    Attributes:
+        committable: which.
+        reason: why, in words that say what would help.
+        is_open: it is in doubt though it has not ended, because rows of it are gone: nobody has
+            seen any of the others, and to hold it for committed would leave it open.
     """
 
     committable: Committable
     reason: str
+    is_open: bool = False
 
 
 @dataclass(frozen=True)

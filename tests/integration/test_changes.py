@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 
 import onceforall as ofa
 from onceforall.embedded import EmbeddedKafka
-from onceforall.errors import OptionError, SinkCheckError
+from onceforall.errors import InDoubtError, OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
+from onceforall.operate.detaching import detach
 from support.reading import held_back, released, values
 from support.secured_broker import PASSWORD, Secured
 from support.topics import delete_topic
@@ -148,6 +149,13 @@ def fails(writer, match):
     return text
 
 
+def in_topic(place, topic):
+    """A frame whose rows name this topic."""
+    return place.source.stream().withColumn(
+        "topic", F.lit(topic) if isinstance(topic, str) else topic
+    )
+
+
 @pytest.fixture
 def place(broker, topic, source, tmp_path):
     return Place(broker, topic, source, tmp_path / "checkpoint")
@@ -166,6 +174,66 @@ def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(p
     run(query().option("onceforall.inDoubt", "aborted"))
     place.end(query(), run)
     place.assert_complete(one=(one, range(3, 7)), two=(two, range(1, 7)))
+
+
+@pytest.mark.parametrize("what", ["a start", "a detachment"])
+def test_while_the_topic_is_deleted_a_decided_batch_is_not_complete(place, run, what):
+    """Kafka would leave the topic out, and say that all is well."""
+    one = place.topic()
+
+    def query():
+        return place.query((None, place.sink(None)), frame=in_topic(place, one))
+
+    place.crash(query(), "decided")
+    delete_topic(place.servers, one)
+    in_doubt = place.open()
+    if what == "a start":
+        fails(query(), rf"InDoubtError.*topic {one} .*deleted; make it again.*inDoubt=aborted")
+    else:
+        with pytest.raises(InDoubtError, match=f"topic {one}"):
+            detach(place.checkpoint, {"kafka": place.sink(None)})
+    assert place.open() == in_doubt
+    place.broker.create_topic(one)
+    run(query().option("onceforall.inDoubt", "aborted"))
+    place.end(query(), run)
+    place.assert_complete(one=(one, range(3, 7)))
+
+
+def test_an_open_transaction_is_not_held_for_committed(place, run):
+    """It would stay open, and hold back the readers of the topic that is still there."""
+    first, second = place.topic(), place.topic()
+
+    def query():
+        topic = F.when(F.col("key") == "k1", first).otherwise(second)
+        return place.query((None, place.sink(None)), frame=in_topic(place, topic))
+
+    place.crash(query(), "decided")
+    place.make_again(second)
+    fails(query().option("onceforall.inDoubt", "committed"), "InDoubtError.*inDoubt=aborted")
+    assert place.open()
+    run(query().option("onceforall.inDoubt", "aborted"))
+    place.end(query(), run)
+    place.assert_complete(first=(first, [1, 3, 5]), second=(second, [4, 6]))
+
+
+def test_a_redo_that_fails_says_that_the_next_start_needs_the_same_word(place, run):
+    one = place.topic()
+
+    def query(is_broken=False):
+        frame = place.source.stream()
+        if is_broken:
+            frame = frame.withColumn("value", F.raise_error(F.lit("boom")).cast("string"))
+        writer = place.query(("one", place.sink(one)), frame=frame)
+        return writer.option("onceforall.redo", "replay")
+
+    place.crash(query(), "decided")
+    place.make_again(one)
+    message = fails(query(is_broken=True).option("onceforall.inDoubt", "aborted"), "boom")
+    assert "Each start needs onceforall.inDoubt=aborted until then" in message
+    fails(query(), "InDoubtError")
+    run(query().option("onceforall.inDoubt", "aborted"))
+    place.end(query(), run)
+    place.assert_complete(one=(one, range(3, 7)))
 
 
 def test_a_topic_that_is_made_again_before_the_decision_gets_the_whole_batch(place, run):

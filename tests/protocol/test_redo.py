@@ -809,6 +809,33 @@ def test_a_user_may_say_what_became_of_it():
     assert in_doubt(in_doubt="aborted").decisions == (do.FenceLost({"a": (LOST,)}),)
 
 
+@pytest.mark.parametrize("said", [None, "committed"])
+def test_what_is_open_is_not_committed_whoever_says_so(said):
+    past = history(0, done=False, a=(LOST,))
+    found = saw.SinkAnswers(in_doubt=(saw.Lost("a", LOST, "its topic is gone", is_open=True),))
+    walk = Walk(in_doubt=said).recovering(past).feed(saw.SinksRecovered({"a": found}))
+    assert walk.stopped_with(InDoubtError)
+    message = walk.only(do.StopRun).message
+    assert "onceforall.inDoubt=aborted: they are aborted" in message
+    assert "inDoubt=committed" not in message
+    walk = Walk(in_doubt="aborted").recovering(past).feed(saw.SinksRecovered({"a": found}))
+    assert walk.decisions == (do.FenceLost({"a": (LOST,)}),)
+
+
+@pytest.mark.parametrize("in_doubt", [None, "aborted"])
+def test_a_redo_that_stops_says_what_each_start_needs_until_it_succeeds(in_doubt):
+    stopped = [
+        looking(in_doubt=in_doubt).feed(saw.DigestsTaken(OTHER)),
+        looking(in_doubt=in_doubt).feed(saw.DigestsTaken(tasks_of(1, 2, key="b/1"))),
+        looking(in_doubt=in_doubt).feed(saw.WritesFailed("boom")),
+        writing_again(in_doubt=in_doubt).feed(saw.WritesFailed("boom"), saw.AttemptAborted()),
+        writing_again(in_doubt=in_doubt).feed(written([NEW], tasks_of(7, 2)), saw.AttemptAborted()),
+    ]
+    for walk in stopped:
+        message = walk.only(do.StopRun).message
+        assert ("Each start needs onceforall.inDoubt=aborted" in message) == (in_doubt is not None)
+
+
 @pytest.mark.parametrize("said", ["committed", "aborted"])
 def test_what_a_user_says_is_about_what_the_start_finds_and_not_about_later_batches(said):
     walk = (

@@ -649,7 +649,9 @@ def _answers(sink: str, batch: int, report: CommitReport, *, again: bool) -> saw
         broken.sink = sink
         raise broken from None
     lost = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.lost)
-    in_doubt = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.in_doubt)
+    in_doubt = tuple(
+        saw.Lost(sink, lost.committable, lost.reason, lost.is_open) for lost in report.in_doubt
+    )
     if again:
         # A commit that raised may have left a request on its way, whatever the sink remembers of
         # it.

@@ -46,12 +46,18 @@ def missing(
     """Return what is lost, and of what nobody can tell.
 
     A user's word (``RunConfig.in_doubt``) is about what the start found and a person has looked at:
-    a transaction that this run has prepared itself is none of that.
+    a transaction that this run has prepared itself is none of that. And what is open is not
+    committed, whoever says so.
     """
     said = run.config.in_doubt
     lost = [lost for answer in answers.values() for lost in answer.lost]
     unproven = [lost for answer in answers.values() for lost in answer.in_doubt]
-    known = [each for each in unproven if said is not None and not of_this_run(each)]
+    known = [
+        each
+        for each in unproven
+        if not of_this_run(each)
+        if said == "aborted" or (said == "committed" and not each.is_open)
+    ]
     unproven = [each for each in unproven if each not in known]
     return (lost + known if said == "aborted" else lost), unproven
 

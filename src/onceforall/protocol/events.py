@@ -11,11 +11,14 @@ from onceforall.protocol.history import History
 
 @dataclass(frozen=True)
 class Lost:
-    """A decided transaction that its system no longer has, with the system's own words."""
+    """A decided transaction that its system no longer has, or can't tell of, with the system's own
+    words; ``is_open`` as in ``onceforall.sink.LostTransaction``.
+    """
 
     sink: str
     committable: Committable
     reason: str
+    is_open: bool = False
 
 
 @dataclass(frozen=True)

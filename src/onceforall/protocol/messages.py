@@ -63,6 +63,14 @@ def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
 
 def unproven(batch: int, transactions: Sequence[Lost]) -> str:
     """Nobody can tell what became of prepared transactions."""
+    if all(each.is_open for each in transactions):
+        return (
+            f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions can't "
+            f"be committed without a loss; the first is {_first(transactions)}. The query stops "
+            "with everything as it is. Start once with the option onceforall.inDoubt=aborted: they "
+            "are aborted, and their rows are written again. To give these rows up instead, add "
+            f"onceforall.lostRows=giveUpUnseen:{batch}."
+        )
     return (
         f"Batch {batch} is decided, but what became of {len(transactions)} of its prepared "
         "transactions can't be proved; the first is "
@@ -81,17 +89,29 @@ def _first(transactions: Sequence[Lost]) -> str:
     return f"{first.committable['name']} of sink {first.sink}: {first.reason}"
 
 
-def not_replayed(commit: Commit, difference: str) -> str:
+def not_replayed(commit: Commit, difference: str, said: str | None = None) -> str:
     """The replay can't stand in for what was decided."""
     return (
         f"A part of the transactions of the decided batch {commit.batch} is lost and must be "
         "written again, but the replay is not what was "
         f"decided. {difference}, then restart: nothing was written by this replay. "
-        f"{_choices(commit.batch)}"
+        f"{_choices(commit.batch)}{_as_said(said)}"
     )
 
 
-def changed_since(batch: int, changed: str) -> str:
+def _as_said(said: str | None) -> str:
+    """Return what else each start needs until lost rows are written again, where a person has said
+    what the lost transactions are to be held for.
+    """
+    return (
+        ""
+        if said is None
+        else f" Each start needs onceforall.inDoubt={said} until then: before they are written "
+        "again, it is on record nowhere."
+    )
+
+
+def changed_since(batch: int, changed: str, said: str | None = None) -> str:
     """A task that writes gives other rows than when it was looked at."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written "
@@ -99,21 +119,22 @@ def changed_since(batch: int, changed: str) -> str:
         f"gave other rows ({changed}). Keep what it reads from changing, then restart: what this "
         "replay wrote is aborted. If that can't be had, give the "
         f"lost rows up without a replay: start once with onceforall.lostRows=giveUpUnseen:{batch}."
+        f"{_as_said(said)}"
     )
 
 
-def no_replay(batch: int, reason: str) -> str:
+def no_replay(batch: int, reason: str, said: str | None = None) -> str:
     """A replay that only looks has failed."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written "
         f"again, but the batch can't be replayed: {reason}. "
         "Mend that and restart: nothing was written by this replay. If it can't be mended, give "
         "the lost rows up without a replay: start once with "
-        f"onceforall.lostRows=giveUpUnseen:{batch}."
+        f"onceforall.lostRows=giveUpUnseen:{batch}.{_as_said(said)}"
     )
 
 
-def not_written_again(batch: int, reason: str) -> str:
+def not_written_again(batch: int, reason: str, said: str | None = None) -> str:
     """A replay that writes lost rows has failed.
 
     The reason may have many lines, and stands last.
@@ -121,12 +142,12 @@ def not_written_again(batch: int, reason: str) -> str:
     return (
         f"Transactions of the decided batch {batch} are lost, and could not be written again. What "
         "this attempt wrote is aborted, and the next start tries again. If the cause can't be "
-        f"mended, give the lost rows up: start once with onceforall.lostRows=giveUpUnseen:{batch}. "
-        f"Where it fails again, {CAUSE}{reason}"
+        f"mended, give the lost rows up: start once with onceforall.lostRows=giveUpUnseen:{batch}."
+        f"{_as_said(said)} Where it fails again, {CAUSE}{reason}"
     )
 
 
-def in_another_order(batch: int, writes: Sequence[str]) -> str:
+def in_another_order(batch: int, writes: Sequence[str], said: str | None = None) -> str:
     """The replay writes to its sinks in another order."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written "
@@ -134,7 +155,7 @@ def in_another_order(batch: int, writes: Sequence[str]) -> str:
         "(sink and number in the batch): the query writes to its sinks in another order than "
         "then, or lacks one. Put back the order of before and "
         "restart: nothing was written by this replay. To give the lost rows up instead, start "
-        f"once with onceforall.lostRows=giveUp:{batch}."
+        f"once with onceforall.lostRows=giveUp:{batch}.{_as_said(said)}"
     )
 
 

@@ -1,6 +1,8 @@
 """Another cluster, or another topic, where the decided one was: nothing that is found there
 proves anything."""
 
+from dataclasses import replace
+
 import pytest
 
 from onceforall.embedded import EmbeddedKafka
@@ -151,6 +153,45 @@ def test_a_decided_transaction_is_not_committed_in_a_topic_that_was_made_again(
     assert (report.completed, report.retired, report.lost) == ((), (), ())
     assert "deleted and made again" in report.in_doubt[0].reason
     q.sink.abort([committable])
+
+
+def test_a_decided_transaction_is_not_committed_while_its_topic_is_deleted(
+    query, topic, batch_of, broker, monkeypatch
+):
+    first, second = sorted((topic(), topic()))
+    q = query(None)
+    (committable,) = q.sink.confirm([prepared_for(q, columns(batch_of, first, second))])
+    delete_topic(broker.bootstrap_servers, second)
+    q.sink._just_confirmed = frozenset()
+    monkeypatch.setattr(type(q.sink._connected()), "deadline_s", 1)
+    report = q.commit(committable)
+    assert [each.committable for each in report.in_doubt] == [committable]
+    assert report.in_doubt[0].is_open
+    assert f"topic {second} is not the one" in report.in_doubt[0].reason
+    assert "it was deleted; make it again" in report.in_doubt[0].reason
+    q.sink.abort([committable])
+
+
+def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(query, topic, monkeypatch, sees):
+    name = topic()
+    q = query(name)
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
+    q.sink._just_confirmed = frozenset()
+    client, asked = q.sink._connected(), []
+    identify = client.identify
+
+    def just_started(topics=()):
+        asked.append(topics)
+        found = identify(topics)
+        if not topics or len(asked) > 3:
+            return found
+        return replace(found, topics={}, missing=frozenset(topics))
+
+    monkeypatch.setattr(client, "identify", just_started)
+    report = q.commit(committable)
+    assert (*report.completed, *report.retired) == (committable,)
+    assert len(asked) > 3
+    sees(name, ["a"])
 
 
 def test_a_topic_that_only_earlier_transactions_of_a_producer_wrote_to_may_be_made_again(

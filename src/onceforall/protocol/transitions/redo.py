@@ -78,26 +78,30 @@ def looked(run: Run, at: Looking, event: DigestsTaken) -> Outcome:
     elsewhere = misplaced(commit, redo, event.digests)
     if elsewhere:
         return stop(
-            run, NondeterministicReplayError, messages.in_another_order(commit.batch, elsewhere)
+            run,
+            NondeterministicReplayError,
+            messages.in_another_order(commit.batch, elsewhere, run.config.in_doubt),
         )
     if choice is Way.ALL_AGAIN:
         plan = all_again(commit, redo, event.digests)
         return _write_again(
             run, at.request, at.decided, replace(redo, way=choice, plan=plan, reason=differs)
         )
-    return stop(run, NondeterministicReplayError, messages.not_replayed(commit, differs))
+    message = messages.not_replayed(commit, differs, run.config.in_doubt)
+    return stop(run, NondeterministicReplayError, message)
 
 
 def look_failed(run: Run, at: Looking, event: WritesFailed) -> Outcome:
     """Nothing was written by the replay; the next start looks again."""
-    return stop_in_own_words(
-        run, AttemptFailedError, messages.no_replay(at.decided.commit.batch, event.reason)
-    )
+    batch = at.decided.commit.batch
+    message = messages.no_replay(batch, event.reason, run.config.in_doubt)
+    return stop_in_own_words(run, AttemptFailedError, message)
 
 
 def again_failed(run: Run, at: WritingAgain, event: WritesFailed) -> Outcome:
     """Abort what was written in the place of the lost rows."""
-    message = messages.not_written_again(at.decided.commit.batch, event.reason)
+    batch = at.decided.commit.batch
+    message = messages.not_written_again(batch, event.reason, run.config.in_doubt)
     return abort(run, event.committables, AttemptFailedError, message, in_own_words=True)
 
 
@@ -110,7 +114,7 @@ def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome
     # Kept rows are what was decided, by their checksum; only a replay has to prove it.
     changed = changed_since(redo, event.digests)
     if changed is not None:
-        message = messages.changed_since(commit.batch, changed)
+        message = messages.changed_since(commit.batch, changed, run.config.in_doubt)
         return abort(run, event.committables, NondeterministicReplayError, message)
     other = differing(commit, event.digests) if redo.way is Way.WHOLE else None
     differs = None if other is None else messages.whole_differs(commit.batch, other)

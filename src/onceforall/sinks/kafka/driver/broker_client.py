@@ -26,7 +26,7 @@ FIRST_BACKOFF_S = 0.003
 LAST_BACKOFF_S = 0.2
 
 TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 29, 53
-_OK = 0
+_OK, _UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 _OLDEST_RELEASE = "3.9"
 _FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
@@ -45,10 +45,12 @@ class ClusterIdentity:
     Attributes:
         cluster: the cluster's id; None where its brokers tell none.
         topics: the ids of those topics that are there, by name.
+        missing: those that aren't.
     """
 
     cluster: str | None
     topics: Mapping[str, str]
+    missing: frozenset[str] = frozenset()
 
 
 class BrokerClient:
@@ -129,7 +131,13 @@ class BrokerClient:
             for topic in answer.topics
             if topic.error_code == _OK
         }
-        return ClusterIdentity(None if answer.cluster_id is None else str(answer.cluster_id), found)
+        missing = frozenset(
+            str(topic.name)
+            for topic in answer.topics
+            if topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION
+        )
+        cluster = None if answer.cluster_id is None else str(answer.cluster_id)
+        return ClusterIdentity(cluster, found, missing)
 
     def broker_setting(self, name: str) -> str | None:
         """Return a setting of a broker; None when this user may not read it.

@@ -180,12 +180,12 @@ def in_other_clusters(
 def without_their_topics(
     committables: Sequence[KafkaCommittable], client: CoordinatorClient, reader: TransactionReader
 ) -> list[LostTransaction]:
-    """Return those open transactions that have written to a topic that was deleted and made again
-    since: Kafka would commit them in the new one, and say that all is well, and their rows are
-    gone.
+    """Return those open transactions that have written to a topic that was deleted since, and
+    perhaps made again: Kafka would commit them without it, or in the new one, and say that all is
+    well, and their rows are gone.
 
     One that has ended is left out: it was committed, or aborted, in the topic that it was written
-    to. So is one whose topic isn't there: a broker that has just started may not know it yet.
+    to.
 
     Raises:
         SinkUnavailableError: not all brokers answered.
@@ -193,26 +193,55 @@ def without_their_topics(
     noted = {c["name"]: ids for c in committables if (ids := _noted_ids(c))}
     if not noted:
         return []
-    now = client.identify({topic for ids in noted.values() for topic in ids}).topics
-    made_again = {
-        name: topics
-        for name, ids in noted.items()
-        if (topics := sorted(t for t, topic_id in ids.items() if now.get(t, topic_id) != topic_id))
-    }
-    if not made_again:
+    suspected = _gone(noted, client.identify(_names_in(noted)))
+    if not suspected:
         return []
-    states = reader.states(sorted(made_again))
+    states = reader.states(sorted(suspected))
+    still_open = {
+        c["name"]: noted[c["name"]]
+        for c in committables
+        if c["name"] in suspected and _is_open(c, states[c["name"]])
+    }
+    now = reader.identify_patiently(_names_in(still_open))
+    gone = _gone(still_open, now)
     return [
         LostTransaction(
             c,
-            f"topic {topic} is not the one that it was written to: it was deleted and made again "
-            f"under that name (its id was {noted[c['name']][topic]}, and is {now[topic]}), and "
-            "rows of the transaction have gone with it. It is still open, so nobody has seen any",
+            f"topic {topic} is not the one that it was written to: {_fate(topic, now)} (its id was "
+            f"{noted[c['name']][topic]}), and rows of the transaction have gone with it. It is "
+            "still open, so nobody has seen any",
+            is_open=True,
         )
         for c in committables
-        for topic in made_again.get(c["name"], ())[:1]
-        if _is_open(c, states[c["name"]])
+        for topic in gone.get(c["name"], ())[:1]
     ]
+
+
+def _names_in(noted: Mapping[str, Mapping[str, str]]) -> set[str]:
+    return {topic for ids in noted.values() for topic in ids}
+
+
+def _gone(noted: Mapping[str, Mapping[str, str]], now: ClusterIdentity) -> dict[str, Sequence[str]]:
+    """Return which noted topics aren't there any more, by transaction; those that the brokers
+    don't tell of are left out.
+    """
+    return {
+        name: topics
+        for name, ids in noted.items()
+        if (
+            topics := sorted(
+                topic
+                for topic, topic_id in ids.items()
+                if topic in now.missing or now.topics.get(topic, topic_id) != topic_id
+            )
+        )
+    }
+
+
+def _fate(topic: str, now: ClusterIdentity) -> str:
+    if topic in now.missing:
+        return "it was deleted; make it again before its rows are written again"
+    return f"it was deleted and made again under that name, with the id {now.topics[topic]}"
 
 
 def _noted_ids(committable: KafkaCommittable) -> dict[str, str]:

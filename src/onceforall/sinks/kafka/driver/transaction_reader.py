@@ -36,6 +36,7 @@ from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity
     from onceforall.sinks.kafka.driver.committable import KafkaCommittable
 
 Partition = tuple[str, int]
@@ -94,6 +95,22 @@ class TransactionReader:
         while missing := [name for name in names if name not in found]:
             reasons = self._ask_states(missing, found, retry.deadline_s)
             retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
+        return found
+
+    def identify_patiently(self, topics: Collection[str]) -> ClusterIdentity:
+        """Return which cluster it is, and the ids of topics.
+
+        One that is missing is asked for again, for as long as a client has patience: a broker that
+        has just started may not know it yet.
+
+        Raises:
+            SinkUnavailableError: no broker answered.
+        """
+        deadline_s = time.monotonic() + self._client.deadline_s
+        pause_s = _FIRST_BACKOFF_S
+        while (found := self._client.identify(topics)).missing and time.monotonic() < deadline_s:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_BACKOFF_S)
         return found
 
     def states_known_soon(
