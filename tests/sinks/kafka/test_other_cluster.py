@@ -244,6 +244,27 @@ def test_an_attempt_whose_topic_is_made_again_while_it_writes_is_aborted(
     sees(name, ["v0"])
 
 
+def test_an_attempt_whose_topic_is_deleted_while_it_is_confirmed_is_aborted(
+    query, topic, broker, monkeypatch
+):
+    name = topic()
+    q = query(name)
+    written = q.prepare(["a"])
+    reader = q.sink._connected_reader()
+    states = reader.states
+
+    def deleted_behind_it(names):
+        found = states(names)
+        delete_topic(broker.bootstrap_servers, name)
+        return found
+
+    monkeypatch.setattr(reader, "states", deleted_behind_it)
+    monkeypatch.setattr(type(q.sink._connected()), "deadline_s", 1)
+    with pytest.raises(AttemptFailedError, match=f"Topic {name} was deleted while"):
+        q.sink.confirm([written])
+    q.sink.abort([written])
+
+
 def test_a_start_notes_the_topics_id(query, topic, make_again):
     name = topic()
     q = query(name)

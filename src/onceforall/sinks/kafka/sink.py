@@ -489,7 +489,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
 
         Raises:
             AttemptFailedError: one is not open any more: it timed out, or was fenced. Or a topic
-                was made again while the query ran.
+                was deleted, or made again, while the query ran.
             SinkUnavailableError: not all brokers answered.
         """
         from onceforall.sinks.kafka.driver.committable import read
@@ -503,7 +503,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         )
         found = confirmed(told, topics, self._connected_reader())
         self._just_confirmed = frozenset(c["name"] for c in found)
-        return placed(found, self._connected(), self._topic_ids)
+        return placed(found, self._connected_reader(), self._topic_ids)
 
     @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:

@@ -101,22 +101,27 @@ def _confirmed(
 
 
 def placed(
-    committables: Sequence[KafkaCommittable], client: CoordinatorClient, known: dict[str, str]
+    committables: Sequence[KafkaCommittable], reader: TransactionReader, known: dict[str, str]
 ) -> list[Committable]:
     """Note in which cluster confirmed transactions are, and the ids of the topics that they have
     written to: addresses and names can pass to others.
 
     Args:
         committables: as ``confirmed`` returned them.
-        client: of the cluster.
+        reader: of the cluster.
         known: the ids that topics had when the sink asked last, by name; it gets those of now.
 
     Raises:
-        AttemptFailedError: a topic has another id than before: what the tasks wrote until it was
-            deleted went with it.
+        AttemptFailedError: a topic is gone, or has another id than before: what the tasks wrote
+            until it was deleted went with it.
         SinkUnavailableError: no broker answered.
     """
-    found = client.identify({topic for c in committables for topic in _topics_of(c)})
+    found = reader.identify_patiently({topic for c in committables for topic in _topics_of(c)})
+    for topic in sorted(found.missing):
+        raise AttemptFailedError(
+            f"Topic {topic} was deleted while a batch was written to it. Nothing is decided; make "
+            "it again, and restart."
+        )
     before = {topic: known[topic] for topic in found.topics if topic in known}
     known.update(found.topics)
     for topic, topic_id in before.items():

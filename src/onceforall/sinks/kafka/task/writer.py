@@ -36,7 +36,7 @@ _TOO_FEW_REPLICAS = {19, 20}
 _REFUSED = {
     32: "Its timestamp is further from the broker's clock than the topic allows "
     "(message.timestamp.before.max.ms, message.timestamp.after.max.ms). Mend the column "
-    "'timestamp', or the topic's settings.",
+    "that the sink takes it from (timestamp_column=, or 'timestamp'), or the topic's settings.",
     87: "Brokers say so of a record without a key in a topic that is compacted (cleanup.policy). "
     "Give each row a key, or write to a topic that isn't compacted.",
 }
