@@ -149,6 +149,26 @@ def fails(writer, match):
     return text
 
 
+def lose_rows(database):
+    """Take away what is prepared in a database, as somebody could who tidies up there."""
+    ours = "SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = current_database()"
+    staged = (
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
+        "WHERE schemaname = 'onceforall' AND tablename LIKE 'stg%'"
+    )
+    with psycopg.connect(database, autocommit=True) as connection:
+        lost = [f"ROLLBACK PREPARED {gid}" for (gid,) in connection.execute(ours)]
+        lost += [f"DROP TABLE {name}" for (name,) in connection.execute(staged)]
+        assert lost
+        for statement in lost:
+            connection.execute(statement)
+
+
+def values_of(database, table):
+    with psycopg.connect(database) as connection:
+        return [value for (value,) in connection.execute(f"SELECT value FROM {table} ORDER BY 1")]
+
+
 def in_topic(place, topic):
     """A frame whose rows name this topic."""
     return place.source.stream().withColumn(
@@ -214,6 +234,22 @@ def test_an_open_transaction_is_not_held_for_committed(place, run):
     run(query().option("onceforall.inDoubt", "aborted"))
     place.end(query(), run)
     place.assert_complete(first=(first, [1, 3, 5]), second=(second, [4, 6]))
+
+
+@pytest.mark.long  # what is lost and given up is tested in test_redo.py
+def test_the_rows_of_a_topic_that_stays_deleted_can_be_given_up(place, run):
+    gone, other = place.topic(), place.topic()
+
+    def query(topic):
+        return place.query((None, place.sink(None)), frame=in_topic(place, topic))
+
+    place.crash(query(gone), "decided")
+    delete_topic(place.servers, gone)
+    fails(query(other), "InDoubtError.*inDoubt=aborted.*lostRows=giveUpUnseen:1")
+    aborted = query(other).option("onceforall.inDoubt", "aborted")
+    run(aborted.option("onceforall.lostRows", "giveUpUnseen:1"))
+    place.end(query(other), run)
+    place.assert_complete(other=(other, [5, 6]))
 
 
 def test_a_redo_that_fails_says_that_the_next_start_needs_the_same_word(place, run):
@@ -411,24 +447,32 @@ def test_the_mode_of_a_table_is_changed_while_its_decided_rows_are_lost(
         return writer.option("onceforall.redo", redo)
 
     place.crash(query(before), "decided")
-    with psycopg.connect(database, autocommit=True) as connection:
-        ours = (
-            "SELECT quote_literal(gid) FROM pg_prepared_xacts WHERE database = current_database()"
-        )
-        staged = (
-            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
-            "WHERE schemaname = 'onceforall' AND tablename LIKE 'stg%'"
-        )
-        lost = [f"ROLLBACK PREPARED {gid}" for (gid,) in connection.execute(ours)]
-        lost += [f"DROP TABLE {name}" for (name,) in connection.execute(staged)]
-        assert lost
-        for statement in lost:
-            connection.execute(statement)
+    lose_rows(database)
     place.end(query(after), run)
     place.assert_complete(out=(out, range(1, 7)))
-    with psycopg.connect(database) as connection:
-        found = connection.execute("SELECT value FROM t ORDER BY value").fetchall()
-    assert found == [(f"v{n}",) for n in range(1, 7)]
+    assert values_of(database, "t") == [f"v{n}" for n in range(1, 7)]
+
+
+@pytest.mark.long  # a topic is changed in the same way
+def test_the_table_is_changed_while_its_decided_rows_are_lost(place, run, database):
+    out = place.topic()
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("t", "u"):
+            connection.execute(f"CREATE TABLE {table} (key text, value text PRIMARY KEY)")
+
+    def query(table):
+        return place.query(
+            ("out", place.sink(out)),
+            ("table", ofa.PostgresSink(database, table=table, key="value")),
+            transform=lambda frame: frame.select("key", "value"),
+        )
+
+    place.crash(query("t"), "decided")
+    lose_rows(database)
+    place.end(query("u"), run)
+    place.assert_complete(out=(out, range(1, 7)))
+    assert values_of(database, "t") == ["v1", "v2"]
+    assert values_of(database, "u") == ["v3", "v4", "v5", "v6"]
 
 
 @pytest.fixture(scope="module")
