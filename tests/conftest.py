@@ -22,9 +22,12 @@ from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
 from support.ended_runs import end_sweeps
+from support.opened_sockets import tell_where_sockets_are_opened
 from support.pravega import EventStream
 from support.small_spark import small_spark
 from support.versitygw import VersityGateway
+
+tell_where_sockets_are_opened()
 
 pytest.register_assert_rewrite("sinks.files_objects")
 """Its tests are imported by those of each store."""

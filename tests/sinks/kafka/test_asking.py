@@ -218,6 +218,36 @@ def test_a_request_that_found_no_connection_was_not_sent(monkeypatch):
     assert not answer.sent
 
 
+def test_a_connection_that_is_in_use_while_all_are_closed_is_closed_when_it_comes_back(monkeypatch):
+    class Answering:
+        def __init__(self, address, *_):
+            self.address, self.closed = address, 0
+
+        def send(self, requests):
+            pass
+
+        def receive(self, deadline_s):
+            if closes.pop():
+                exchange.close()
+            return ["answer"]
+
+        def is_usable(self):
+            return not self.closed
+
+        def close(self):
+            self.closed += 1
+
+    made, closes = [], []
+    exchange = wire.Wire()
+    monkeypatch.setattr(
+        wire, "_Connection", lambda *given: made.append(Answering(*given)) or made[-1]
+    )
+    for during in (True, False, False):
+        closes.append(during)
+        assert exchange.exchange([(A, object())], 0.0) == ["answer"]
+    assert [connection.closed for connection in made] == [1, 1, 1], "nobody closes all once more"
+
+
 def test_a_partition_without_a_leader_gets_no_records_without_a_key():
     led = (lib.MetadataPartition * 3)(
         lib.MetadataPartition(id=0, leader=4),

@@ -346,7 +346,7 @@ class BrokerClient:
         return len(brokers) == 1 or (asked in brokers and asked != coordinator)
 
     def close(self) -> None:
-        """Close the connections; later calls open new ones."""
+        """Close the connections; later calls open their own."""
         self._wire.close()
         with self._lock:
             self._brokers.clear()

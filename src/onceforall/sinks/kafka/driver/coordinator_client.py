@@ -446,7 +446,7 @@ class CoordinatorClient(BrokerClient):
                 self._coordinators.pop(name, None)
 
     def close(self) -> None:
-        """Close the connections; later calls open new ones, and look for the coordinators anew."""
+        """Close the connections; later calls open their own, and look for the coordinators anew."""
         super().close()
         with self._lock:
             self._coordinators.clear()

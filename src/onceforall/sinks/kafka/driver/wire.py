@@ -266,6 +266,7 @@ class Wire:
         self._silent: dict[Address, int] = {}
         self._lock = threading.Lock()
         self._idle: dict[Address, list[_Connection]] = {}
+        self._is_closed = False
 
     def exchange(
         self, calls: Sequence[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS
@@ -351,7 +352,11 @@ class Wire:
         else:
             with self._lock:
                 self._silent.pop(connection.address, None)
-                self._idle.setdefault(connection.address, []).append(connection)
+                keep = not self._is_closed
+                if keep:
+                    self._idle.setdefault(connection.address, []).append(connection)
+            if not keep:
+                connection.close()
         for i, answer in zip(share, answers, strict=True):
             results[i] = answer
 
@@ -399,9 +404,9 @@ class Wire:
             connection.close()
 
     def close(self) -> None:
-        """Close the connections; later calls open new ones."""
+        """Close the connections. Calls that are under way, and later ones, close theirs."""
         with self._lock:
-            idle, self._idle = self._idle, {}
+            idle, self._idle, self._is_closed = self._idle, {}, True
         for connections in idle.values():
             for connection in connections:
                 connection.close()
