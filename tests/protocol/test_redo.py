@@ -822,6 +822,21 @@ def test_what_is_open_is_not_committed_whoever_says_so(said):
     assert walk.decisions == (do.FenceLost({"a": (LOST,)}),)
 
 
+def test_what_is_open_is_written_again_whatever_is_said_of_others():
+    past = history(0, done=False, a=(LOST, handle("a1")))
+    open_one = saw.Lost("a", LOST, "its topic is gone", is_open=True)
+    unproven = saw.Lost("a", handle("a1"), "its marker is gone")
+    found = {"a": saw.SinkAnswers(in_doubt=(open_one, unproven))}
+    message = Walk().recovering(past).feed(saw.SinksRecovered(found)).only(do.StopRun).message
+    assert (
+        "what became of 1 of its prepared transactions can't be proved; the first is a1" in message
+    )
+    assert "1; the first is a0 of sink a: its topic is gone. With either word" in message
+    for said, again in (("committed", (LOST,)), ("aborted", (LOST, handle("a1")))):
+        walk = Walk(in_doubt=said).recovering(past).feed(saw.SinksRecovered(found))
+        assert walk.decisions == (do.FenceLost({"a": again}),)
+
+
 @pytest.mark.parametrize("in_doubt", [None, "aborted"])
 def test_a_redo_that_stops_says_what_each_start_needs_until_it_succeeds(in_doubt):
     stopped = [

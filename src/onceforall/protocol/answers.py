@@ -47,19 +47,17 @@ def missing(
 
     A user's word (``RunConfig.in_doubt``) is about what the start found and a person has looked at:
     a transaction that this run has prepared itself is none of that. And what is open is not
-    committed, whoever says so.
+    committed, whoever says so: it is written again, or, where there is nothing else that the word
+    could be about, stays in doubt.
     """
     said = run.config.in_doubt
     lost = [lost for answer in answers.values() for lost in answer.lost]
     unproven = [lost for answer in answers.values() for lost in answer.in_doubt]
-    known = [
-        each
-        for each in unproven
-        if not of_this_run(each)
-        if said == "aborted" or (said == "committed" and not each.is_open)
-    ]
-    unproven = [each for each in unproven if each not in known]
-    return (lost + known if said == "aborted" else lost), unproven
+    told = [each for each in unproven if said is not None and not of_this_run(each)]
+    if said == "committed" and all(each.is_open for each in told):
+        return lost, unproven
+    again = [each for each in told if said == "aborted" or each.is_open]
+    return lost + again, [each for each in unproven if each not in told]
 
 
 def reusable_handles(

@@ -63,7 +63,9 @@ def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
 
 def unproven(batch: int, transactions: Sequence[Lost]) -> str:
     """Nobody can tell what became of prepared transactions."""
-    if all(each.is_open for each in transactions):
+    still_open = [each for each in transactions if each.is_open]
+    hidden = [each for each in transactions if not each.is_open]
+    if not hidden:
         return (
             f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions can't "
             f"be committed without a loss; the first is {_first(transactions)}. The query stops "
@@ -71,16 +73,22 @@ def unproven(batch: int, transactions: Sequence[Lost]) -> str:
             "are aborted, and their rows are written again. To give these rows up instead, add "
             f"onceforall.lostRows=giveUpUnseen:{batch}."
         )
+    others = (
+        f" Transactions that can't be committed without a loss: {len(still_open)}; the first is "
+        f"{_first(still_open)}. With either word these are aborted, and written again."
+        if still_open
+        else ""
+    )
     return (
-        f"Batch {batch} is decided, but what became of {len(transactions)} of its prepared "
+        f"Batch {batch} is decided, but what became of {len(hidden)} of its prepared "
         "transactions can't be proved; the first is "
-        f"{_first(transactions)}. The query stops with everything as it is: to go on could lose "
+        f"{_first(hidden)}. The query stops with everything as it is: to go on could lose "
         "these rows, and to write them again could "
         "double them. Mend what hides the proof (named above) and restart; or look into the "
         "target yourself for the rows of this "
         "batch, and start once with the option onceforall.inDoubt=committed (they are there) or "
         "onceforall.inDoubt=aborted (they are "
-        "not: they are written again)."
+        f"not: they are written again).{others}"
     )
 
 
