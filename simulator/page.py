@@ -76,8 +76,18 @@ def page_of(found: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def violations(found: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of simulator that have found any."""
+    return [
+        kind
+        for kind, data in found.items()
+        for each in (data if isinstance(data, list) else [data])
+        if each["violations"]
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page; return 0."""
+    """Write the page; return 0, or 1 where one with violations was to be published."""
     parser = argparse.ArgumentParser(prog="python -m simulator.page", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"of the figures ({FOLDER})")
     parser.add_argument(
@@ -96,6 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
     page = options.folder / "results.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(page_of(found), encoding="utf-8")
+    if options.publish and (violated := violations(found)):
+        sys.stderr.write(f"not published, for there are violations: {', '.join(violated)}\n")
+        return 1
     if options.publish:
         page = Path(shutil.copy(page, options.docs / "simulator-results.md"))
         published.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

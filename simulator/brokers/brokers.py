@@ -41,6 +41,7 @@ class Memory:
     leaders: dict[Partition, int | None]
     coordinators: list[int]
     epochs: list[int]
+    topic_ids: dict[str, str]
 
 
 class Brokers:
@@ -108,6 +109,7 @@ class Brokers:
             dict(self.leaders),
             list(self.coordinators),
             list(self.epochs),
+            dict(cluster.topic_ids),
         )
         heir = (number + 1) % self.count
         for partition, leader in self.leaders.items():
@@ -181,19 +183,20 @@ class Brokers:
     def _MetadataRequest(self, number: int, request: Any) -> Any:  # noqa: N802  named as the requests are
         memory = self._remembers(number)
         leaders = self.leaders if memory is None else memory.leaders
+        ids = self.cluster.topic_ids if memory is None else memory.topic_ids
         topics = []
         for wanted in request.topics:
             name = wanted.name
             if name == TRANSACTION_TOPIC:
                 topics.append(self._transaction_topic(number, memory))
                 continue
-            is_there = name in self.cluster.topic_ids and not self.cluster.untold
+            is_there = name in ids and (memory is not None or not self.cluster.untold)
             self.cluster.untold = max(0, self.cluster.untold - 1)
             topics.append(
                 Answer(
                     error_code=_OK if is_there else _UNKNOWN_TOPIC,
                     name=name,
-                    topic_id=self.cluster.topic_ids[name] if is_there else None,
+                    topic_id=ids[name] if is_there else None,
                     partitions=[
                         Answer(
                             partition_index=partition[1],

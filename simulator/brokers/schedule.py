@@ -159,7 +159,7 @@ class Play:
         # Brokers before release 3.6 would append a late Produce request there: a new log knows no
         # epochs.
         made_again = world.happens("topic made again", 0.3)
-        if made_again and world.home.cut is None and world.cluster.refuses_late_produce:
+        if made_again and world.cluster.refuses_late_produce:
             world.make_topic_again()
         world.stir_up(self.rng.choice((0, 5, 20)))
         if (
@@ -240,6 +240,7 @@ class Play:
             open_before = {n for n in numbers if world.is_open(n)}
             was_cut = world.home.cut
             cuts = world.counts["cut off"]
+            is_told = not world.cluster.untold
             try:
                 confirmed = [dict(c) for c in self.sink.confirm(prepared)]
             except SinkUnavailableError as error:
@@ -247,7 +248,7 @@ class Play:
                 continue
             except AttemptFailedError as error:
                 world.tell(f"confirm: {error}")
-                nobody_lied = was_cut is None and cuts == world.counts["cut off"]
+                nobody_lied = is_told and was_cut is None and cuts == world.counts["cut off"]
                 if nobody_lied and all(world.is_open(n) for n in numbers):
                     raise Violation(f"confirm refuses what is open: {error}") from error
                 self._give_up(prepared)

@@ -851,6 +851,23 @@ def test_a_redo_that_stops_says_what_each_start_needs_until_it_succeeds(in_doubt
         assert ("Each start needs onceforall.inDoubt=aborted" in message) == (in_doubt is not None)
 
 
+def test_what_an_attempt_wrote_without_a_commit_is_not_called_aborted():
+    stopped = [
+        writing_again(need_no_commit=frozenset("b")).feed(
+            saw.WritesFailed("boom"), saw.AttemptAborted()
+        ),
+        writing_again(need_no_commit=frozenset("b")).feed(
+            written([NEW], tasks_of(7, 2)), saw.AttemptAborted()
+        ),
+        Walk(need_no_commit=frozenset("b"))
+        .writing()
+        .feed(saw.WritesFailed("boom"), saw.AttemptAborted()),
+    ]
+    for walk in stopped:
+        message = walk.only(do.StopRun).message
+        assert "(except rows of b, which need no commit, and which each attempt writes)" in message
+
+
 @pytest.mark.parametrize("said", ["committed", "aborted"])
 def test_what_a_user_says_is_about_what_the_start_finds_and_not_about_later_batches(said):
     walk = (

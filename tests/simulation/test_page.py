@@ -2,12 +2,14 @@
 has not run today from what is published."""
 
 import json
+import shutil
 
 import pytest
 
 from simulator import exhaustive, page
 from simulator.brokers.__main__ import main as brokers
 from simulator.campaign import Campaign, Plan
+from support.pages import ROOT
 
 WORLD = ["--generations", "2", "--batches", "1", "--participants", "1"]
 
@@ -48,6 +50,25 @@ def test_what_has_not_run_here_is_shown_as_it_is_published(ran, tmp_path):
     assert page.main(["--folder", str(elsewhere), "--docs", str(tmp_path), "--publish"]) == 0
     assert (tmp_path / "simulator-results.md").read_text() == text
     assert json.loads((tmp_path / "simulator-state.json").read_text())["done"]
+
+
+@pytest.mark.parametrize("kind", ["brokers", "exhaustive"])
+def test_what_has_a_violation_is_not_published(ran, tmp_path, capsys, kind):
+    folder, docs = tmp_path / "here", tmp_path / "docs"
+    shutil.copytree(ran, folder)
+    data = of(ran, kind)
+    (data[0] if kind == "exhaustive" else data)["violations"] = 1
+    (folder / f"{kind}.json").write_text(json.dumps(data))
+    docs.mkdir()
+    assert page.main(["--folder", str(folder), "--docs", str(docs), "--publish"]) == 1
+    assert f"violations: {kind}" in capsys.readouterr().err
+    assert not list(docs.iterdir())
+
+
+def test_what_is_published_has_no_violation():
+    found = json.loads((ROOT / "docs" / "simulator-results.json").read_text())
+    assert len(found) > 3
+    assert page.violations(found) == []
 
 
 def test_worlds_of_other_code_are_dropped(ran, tmp_path):

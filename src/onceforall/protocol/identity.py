@@ -204,7 +204,8 @@ def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Ref
         "onceforall.inDoubt=committed. Put the newer state back. If "
         "there is none, "
         f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches "
-        "in between stay missing.",
+        "in between stay missing, and a decided batch that was not complete is "
+        "written again, also if its rows are there.",
     )
 
 

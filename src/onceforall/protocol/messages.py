@@ -4,7 +4,7 @@ what to do. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from onceforall.protocol.entries import Commit
 from onceforall.protocol.events import Lost
@@ -13,15 +13,25 @@ CAUSE = "mend the cause first: "
 """What stands before the cause of an attempt that failed, its class first; a program reads it."""
 
 
-def failed(batch: int, reason: str) -> str:
+def failed(batch: int, reason: str, stays: Collection[str] = ()) -> str:
     """A user's function, a job or a sink raised before the decision.
 
-    The reason may have many lines, and stands last.
+    The reason may have many lines, and stands last. ``stays`` are the sinks whose rows need no
+    commit.
     """
     return (
         f"Batch {batch} could not be written, and the attempt is aborted: nothing of it is "
-        "visible, and the next start writes the batch. Where it fails "
+        f"visible{_except(stays)}, and the next start writes the batch. Where it fails "
         f"again, {CAUSE}{reason}"
+    )
+
+
+def _except(stays: Collection[str]) -> str:
+    return (
+        f" (except rows of {', '.join(sorted(stays))}, which need no commit, and which each "
+        "attempt writes)"
+        if stays
+        else ""
     )
 
 
@@ -119,13 +129,15 @@ def _as_said(said: str | None) -> str:
     )
 
 
-def changed_since(batch: int, changed: str, said: str | None = None) -> str:
+def changed_since(
+    batch: int, changed: str, said: str | None = None, stays: Collection[str] = ()
+) -> str:
     """A task that writes gives other rows than when it was looked at."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written "
         "again, but two runs of the batch, one after the other, "
         f"gave other rows ({changed}). Keep what it reads from changing, then restart: what this "
-        "replay wrote is aborted. If that can't be had, give the "
+        f"replay wrote is aborted{_except(stays)}. If that can't be had, give the "
         f"lost rows up without a replay: start once with onceforall.lostRows=giveUpUnseen:{batch}."
         f"{_as_said(said)}"
     )
@@ -142,15 +154,18 @@ def no_replay(batch: int, reason: str, said: str | None = None) -> str:
     )
 
 
-def not_written_again(batch: int, reason: str, said: str | None = None) -> str:
+def not_written_again(
+    batch: int, reason: str, said: str | None = None, stays: Collection[str] = ()
+) -> str:
     """A replay that writes lost rows has failed.
 
     The reason may have many lines, and stands last.
     """
     return (
         f"Transactions of the decided batch {batch} are lost, and could not be written again. What "
-        "this attempt wrote is aborted, and the next start tries again. If the cause can't be "
-        f"mended, give the lost rows up: start once with onceforall.lostRows=giveUpUnseen:{batch}."
+        f"this attempt wrote is aborted{_except(stays)}, and the next start tries again. If the "
+        "cause can't be mended, give the lost rows up: start once with "
+        f"onceforall.lostRows=giveUpUnseen:{batch}."
         f"{_as_said(said)} Where it fails again, {CAUSE}{reason}"
     )
 

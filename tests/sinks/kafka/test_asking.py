@@ -6,8 +6,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError
 
-from onceforall.errors import SinkUnavailableError
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.driver import broker_client, wire
@@ -17,6 +18,8 @@ from onceforall.sinks.kafka.driver.outcomes import unavailable
 from onceforall.sinks.kafka.driver.wire import NoAnswer
 from onceforall.sinks.kafka.task import librdkafka as lib
 from onceforall.sinks.kafka.task.client import Client
+from onceforall.sinks.kafka.task.live import DeliveryFailure
+from onceforall.sinks.kafka.task.writer import KafkaTransaction
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 
@@ -246,6 +249,16 @@ def test_a_connection_that_is_in_use_while_all_are_closed_is_closed_when_it_come
         closes.append(during)
         assert exchange.exchange([(A, object())], 0.0) == ["answer"]
     assert [connection.closed for connection in made] == [1, 1, 1], "nobody closes all once more"
+
+
+@pytest.mark.parametrize("code", [-190, -188])
+def test_records_to_a_topic_that_was_deleted_meanwhile_name_it(code):
+    """As librdkafka tells it when message.timeout.ms is over."""
+    failure = DeliveryFailure(KafkaError(code), "ads", 2, 10)
+    producer = SimpleNamespace(watch=SimpleNamespace(failures=[failure]))
+    transaction = SimpleNamespace(producer=producer)
+    with pytest.raises(AttemptFailedError, match="'ads' has no partition 2 any more.*deleted"):
+        KafkaTransaction._raise_failures(transaction)
 
 
 def test_a_partition_without_a_leader_gets_no_records_without_a_key():

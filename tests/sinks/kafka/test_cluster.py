@@ -12,10 +12,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from onceforall.embedded import EmbeddedKafkaCluster
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
@@ -563,6 +565,59 @@ def test_a_woken_coordinator_that_remembers_an_earlier_commit_is_not_believed(
 
 
 @pytest.mark.long
+@pytest.mark.long
+def test_a_broker_that_wakes_and_tells_of_the_topic_that_was_is_not_believed(
+    cluster, query, on_request
+):
+    """The other two would commit into the topic that was made again, without the rows."""
+    q, committable, stale = _asked_first(cluster, query)
+    others = [node for node in cluster.nodes if node != stale]
+    cut_off(cluster, stale)
+    make_again(cluster, q.topic, others)
+    asked = threading.Event()
+    address = q.sink._connected()._askable()[0]
+    on_request("MetadataRequest", lambda to: to == address and asked.set(), after=True)
+    commit = InThread(lambda: q.commit(committable))
+    wait_until(lambda: asked.is_set() or not commit.is_running, 30)
+    cluster.resume(stale)
+    report = commit.result()
+    assert [each.is_open for each in report.in_doubt] == [True]
+
+
+def _asked_first(cluster, query):
+    """A decided transaction, and the broker that is asked first, which isn't its coordinator."""
+    for _ in range(20):
+        q = query()
+        q.check()
+        (committable,) = q.sink.confirm([q.prepared(6)])
+        q.locate(committable)
+        q.sink._just_confirmed = frozenset()
+        client = q.sink._connected()
+        first = client._askable()[0]
+        if first != client._coordinators[committable["name"]]:
+            addresses = {cluster.address(node): node for node in cluster.nodes}
+            return q, committable, addresses[f"{first[0]}:{first[1]}"]
+        q.sink.abort([committable])
+    raise AssertionError("the coordinator is always asked first")
+
+
+def make_again(cluster, topic, nodes):
+    """An admin client may wait for a controller that sleeps: another one is tried then."""
+    servers = ",".join(cluster.address(node) for node in nodes)
+    new = NewTopic(topic, PARTITIONS, replica_assignment=[nodes] * PARTITIONS)
+
+    def is_done(ask, known):
+        admin = AdminClient({"bootstrap.servers": servers})
+        with suppress(KafkaException, TimeoutError):
+            ask(admin)[topic].result(8)
+        with suppress(KafkaException):
+            return (topic in admin.list_topics(timeout=8).topics) == known
+        return False
+
+    wait_until(lambda: is_done(lambda a: a.delete_topics([topic], request_timeout=6), False), 90)
+    wait_until(lambda: is_done(lambda a: a.create_topics([new], request_timeout=6), True), 90)
+
+
 def test_a_coordinator_cut_off_does_not_hold_up_the_others_transactions(cluster, query):
     q = query()
     committables = [q.prepared(slot=slot) for slot in range(6)]

@@ -8,6 +8,7 @@ import pytest
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import StartInfo
+from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity, agreed
 from support.topics import delete_topic
 
 pytestmark = pytest.mark.kafka
@@ -178,16 +179,16 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(query, topic, mon
     (committable,) = q.sink.confirm([q.prepare(["a"])])
     q.sink._just_confirmed = frozenset()
     client, asked = q.sink._connected(), []
-    identify = client.identify
+    identify = client.identify_everywhere
 
-    def just_started(topics=()):
+    def just_started(topics):
         asked.append(topics)
-        found = identify(topics)
-        if not topics or len(asked) > 3:
-            return found
-        return replace(found, topics={}, missing=frozenset(topics))
+        (found,) = identify(topics)
+        if len(asked) > 3:
+            return [found]
+        return [replace(found, topics={}, missing=frozenset(topics))]
 
-    monkeypatch.setattr(client, "identify", just_started)
+    monkeypatch.setattr(client, "identify_everywhere", just_started)
     report = q.commit(committable)
     assert (*report.completed, *report.retired) == (committable,)
     assert len(asked) > 3
@@ -263,6 +264,43 @@ def test_an_attempt_whose_topic_is_deleted_while_it_is_confirmed_is_aborted(
     with pytest.raises(AttemptFailedError, match=f"Topic {name} was deleted while"):
         q.sink.confirm([written])
     q.sink.abort([written])
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_topic_that_goes_before_its_attempt_is_confirmed_is_named(
+    query, topic, broker, monkeypatch, is_made_again
+):
+    """And not the leaders, which such a topic doesn't have either."""
+    name = topic(partitions=3)
+    q = query(name)
+    q.sink.check(START)
+    written = q.prepare(["a", "b", "c", "d", "e", "f"])
+    delete_topic(broker.bootstrap_servers, name)
+    if is_made_again:
+        broker.create_topic(name, partitions=1)
+    monkeypatch.setattr(type(q.sink._connected()), "deadline_s", 1)
+    with pytest.raises(AttemptFailedError, match=f"Topic {name} was deleted"):
+        q.sink.confirm([written])
+    q.sink.abort([written])
+
+
+def identity(topic_id, brokers=3, **more):
+    return ClusterIdentity("c", {"t": topic_id}, brokers=brokers, **more)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_sure"),
+    [
+        ([identity("1", brokers=1)], True),
+        ([identity("1"), identity("1", brokers=2)], True),
+        ([identity("1")], False),
+        ([identity("1"), identity("1"), identity("2")], False),
+        ([identity("1"), ClusterIdentity("c", {}, frozenset({"t"}), brokers=3)], False),
+        ([identity("1"), ClusterIdentity("c", {}, hidden={"t": 29}, brokers=3)], False),
+    ],
+)
+def test_a_topics_id_is_what_all_brokers_tell(told, is_sure):
+    assert isinstance(agreed(told), ClusterIdentity) == is_sure
 
 
 def test_a_start_notes_the_topics_id(query, topic, make_again):

@@ -38,6 +38,7 @@ from onceforall.sinks.kafka.task import producers
 from onceforall.task.secret_values import Handover
 from support.reading import released
 from support.secured_broker import PASSWORD, SCRAM, Secured
+from support.topics import delete_topic
 from support.waiting import until
 
 SECURED = Path(__file__).parents[2] / "support" / "secured.py"
@@ -554,8 +555,9 @@ COMMAND = (
 )
 
 
-def named(secured, resource):
-    return COMMAND.format(servers=secured.kafka.sasl_servers, resource=resource)
+def named(secured, resource, operation="Write"):
+    command = COMMAND.replace("Write", operation)
+    return command.format(servers=secured.kafka.sasl_servers, resource=resource)
 
 
 @pytest.mark.kafka
@@ -609,6 +611,64 @@ def test_a_right_that_is_lost_after_the_decision_is_asked_for_and_nothing_is_los
     report = one.commit(committable)
     assert (report.lost, report.in_doubt) == ((), ())
     assert [m.value() for m in committed(topic, secured.kafka.bootstrap_servers)] == [b"a"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_topic_that_goes_together_with_the_right_on_it_is_not_taken_for_the_old_one(
+    secured, make, prefix, batch_of, is_made_again
+):
+    """The batch would be complete, and its rows nowhere."""
+    topic = secured.topic()
+    acl = secured.for_topic(topic)
+    secured.grant(acl, secured.for_ids(prefix))
+    one = make(secured.scram(), topic)
+    one.check()
+    (committable,) = one.sink.confirm([written(one, ["a"], batch_of)])
+    delete_topic(secured.kafka.bootstrap_servers, topic)
+    if is_made_again:
+        secured.kafka.create_topic(topic)
+    secured.revoke(acl)
+    one.sink._just_confirmed = frozenset()
+    with pytest.raises(SinkUnavailableError, match=named(secured, f"--topic {topic}", "Describe")):
+        one.commit(committable)
+    secured.grant(acl)
+    (doubt,) = one.commit(committable).in_doubt
+    assert doubt.is_open
+    one.sink.abort([committable])
+
+
+@pytest.mark.kafka
+def test_a_right_that_is_taken_away_before_the_decision_is_named(secured, make, prefix, batch_of):
+    topic = secured.topic()
+    acl = secured.for_topic(topic)
+    secured.grant(acl, secured.for_ids(prefix))
+    one = make(secured.scram(), topic)
+    one.check()
+    prepared = written(one, ["a"], batch_of)
+    secured.revoke(acl)
+    with pytest.raises(SinkUnavailableError, match=named(secured, f"--topic {topic}", "Describe")):
+        one.sink.confirm([prepared])
+    secured.grant(acl)
+    assert one.sink.confirm([prepared])
+    one.sink.abort([prepared])
+
+
+@pytest.mark.kafka
+def test_a_proof_in_a_topic_that_is_hidden_by_now_names_the_right(secured, make, prefix, batch_of):
+    """It is not called gone: a person would look for rows, find none, and write them twice."""
+    topic, new = secured.topic(), secured.topic()
+    acl = secured.for_topic(topic)
+    secured.grant(acl, secured.for_topic(new), secured.for_ids(prefix))
+    one = make(secured.scram(), topic)
+    one.check()
+    (committable,) = one.sink.confirm([written(one, ["a"], batch_of)])
+    one.sink.abort([committable])
+    secured.revoke(acl)
+    again = make(secured.scram(), new)
+    (doubt,) = again.commit(committable).in_doubt
+    assert re.search(named(secured, f"--topic {topic}", "Describe"), doubt.reason)
+    assert "not there any more" not in doubt.reason
 
 
 @pytest.mark.kafka

@@ -246,6 +246,23 @@ def test_a_committed_batch_whose_markers_were_moved_is_in_doubt_and_not_lost(
     assert query.ids() == [0, 1]
 
 
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_committed_batch_whose_markers_were_dropped_is_in_doubt_and_not_lost(
+    database, mode, is_made_again
+):
+    query = made(database, mode)
+    decided = query.prepare(1, rows(1))
+    assert len(query.commit(1, decided).retired) == 1
+    query.execute("DROP SCHEMA onceforall CASCADE")
+    if is_made_again:
+        fresh(query)
+    report = query.successor().commit(1, decided)
+    assert not report.lost
+    assert not report.retired
+    assert "was dropped, and perhaps made again" in report.in_doubt[0].reason
+
+
 def test_a_merge_that_is_held_while_its_schema_is_renamed_may_still_be_committed(database):
     """By a driver that was frozen: its marker is nowhere to be seen, and that proves nothing."""
     frozen = made(database, "staged")

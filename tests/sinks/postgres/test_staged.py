@@ -114,6 +114,22 @@ def test_a_staging_table_with_other_rows_than_were_written_is_not_merged(databas
     assert query.ids() == []
 
 
+def test_a_staging_table_that_is_changed_behind_the_decision_may_be_dropped(database):
+    query = Query(database)
+    committables = [query.write(0, rows(1, 2)), query.write(0, rows(3), partition=1)]
+    query.sink.confirm(committables)
+    query.sink.close()
+    changed = f"onceforall.{staging_table(committables[0]['name'])}"
+    query.execute(f"DELETE FROM {changed} WHERE id = 1")
+    with pytest.raises(SinkUnavailableError, match="has 1 rows, but its task wrote 2") as told:
+        query.commit(0, committables)
+    (remedy,) = re.findall(r"DROP TABLE \S+?(?=;)", str(told.value))
+    query.execute(remedy)
+    assert len(query.commit(0, committables).lost) == 2
+    query.sink.abort(committables)
+    assert query.ids() == []
+
+
 def test_a_staging_table_that_is_gone_fails_the_attempt_before_the_decision(database):
     query = Query(database)
     committables = [query.write(0, rows(1)), query.write(0, rows(2), partition=1)]

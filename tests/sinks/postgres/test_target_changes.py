@@ -136,7 +136,9 @@ def test_complete_leaves_the_rows_of_tables_that_inherit_and_takes_those_of_part
 
 
 def test_complete_is_refused_where_row_security_hides_rows(database):
-    query = Query(database)
+    query = Query(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    # A hidden row is in the way of a new one, which would be told as its conflict.
+    query.execute("INSERT INTO t VALUES (50, 'hidden')")
     query.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     query.execute("CREATE POLICY few ON t USING (id < 10)")
     name = database.rsplit("/", 1)[1].partition("?")[0]
@@ -151,7 +153,7 @@ def test_complete_is_refused_where_row_security_hides_rows(database):
         sink.check(StartInfo("q", "out", output_mode="complete"))
     later = Query(url, None, staging_schema=f"of_{role}", output_mode="append")
     later.sink._output_mode = "complete"
-    staged = later.write(0, rows(1))
+    staged = later.write(0, rows(50))
     with pytest.raises(AttemptFailedError, match="Row security hides rows"):
         later.sink.confirm([staged])
     later.sink.abort([staged])

@@ -73,7 +73,7 @@ def too_late(run: Run, at: Deciding, event: AppendTooLate) -> Outcome:  # noqa: 
 
 def refused(run: Run, at: Deciding, event: AppendRefused) -> Outcome:
     """COMMIT can't be written: the batch is as undecided as it was."""
-    message = messages.failed(at.commit.batch, event.reason)
+    message = messages.failed(at.commit.batch, event.reason, run.config.need_no_commit)
     return abort(run, _of_this_attempt(run, at), AttemptFailedError, message)
 
 

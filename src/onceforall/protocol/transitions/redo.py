@@ -101,7 +101,9 @@ def look_failed(run: Run, at: Looking, event: WritesFailed) -> Outcome:
 def again_failed(run: Run, at: WritingAgain, event: WritesFailed) -> Outcome:
     """Abort what was written in the place of the lost rows."""
     batch = at.decided.commit.batch
-    message = messages.not_written_again(batch, event.reason, run.config.in_doubt)
+    message = messages.not_written_again(
+        batch, event.reason, run.config.in_doubt, run.config.need_no_commit
+    )
     return abort(run, event.committables, AttemptFailedError, message, in_own_words=True)
 
 
@@ -114,7 +116,9 @@ def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome
     # Kept rows are what was decided, by their checksum; only a replay has to prove it.
     changed = changed_since(redo, event.digests)
     if changed is not None:
-        message = messages.changed_since(commit.batch, changed, run.config.in_doubt)
+        message = messages.changed_since(
+            commit.batch, changed, run.config.in_doubt, run.config.need_no_commit
+        )
         return abort(run, event.committables, NondeterministicReplayError, message)
     other = differing(commit, event.digests) if redo.way is Way.WHOLE else None
     differs = None if other is None else messages.whole_differs(commit.batch, other)

@@ -144,9 +144,8 @@ def prepared(run: Run, at: Writing, event: WritesPrepared) -> Outcome:
 
 def write_failed(run: Run, at: Writing, event: WritesFailed) -> Outcome:
     """Abort what the attempt has prepared."""
-    return abort(
-        run, event.committables, AttemptFailedError, messages.failed(at.request.batch, event.reason)
-    )
+    message = messages.failed(at.request.batch, event.reason, run.config.need_no_commit)
+    return abort(run, event.committables, AttemptFailedError, message)
 
 
 def aborted(run: Run, at: Aborting, event: AttemptAborted) -> Outcome:

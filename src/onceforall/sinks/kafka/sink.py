@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from onceforall.common import arguments, logs
 from onceforall.common.two_sided import TwoSided
-from onceforall.errors import OptionError, SinkCheckError
+from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import (
     Capabilities,
@@ -354,7 +354,8 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         client.check_versions()
         if self._topic is not None:
             self._topic_max_bytes = check_topic(client, self._topic, self._options)
-            self._topic_ids = dict(client.identify([self._topic]).topics)
+            found = self._connected_reader().identify_surely([self._topic])
+            self._topic_ids = dict(found.topics)
         if self._delivery == "exactly_once":
             check_transactions(client, self._unused_name(), self._options)
 
@@ -493,7 +494,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             SinkUnavailableError: not all brokers answered.
         """
         from onceforall.sinks.kafka.driver.committable import read
-        from onceforall.sinks.kafka.driver.outcomes import confirmed, placed
+        from onceforall.sinks.kafka.driver.outcomes import confirmed, look_at_topics, placed
 
         if not committables:
             return committables
@@ -501,7 +502,12 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         topics = (
             {self._topic} if self._topic is not None else {t for c in told for t in c["topics"]}
         )
-        found = confirmed(told, topics, self._connected_reader())
+        try:
+            found = confirmed(told, topics, self._connected_reader())
+        except SinkUnavailableError:
+            # A topic that isn't there any more has no leaders either.
+            look_at_topics(topics, self._connected_reader(), self._topic_ids)
+            raise
         self._just_confirmed = frozenset(c["name"] for c in found)
         return placed(found, self._connected_reader(), self._topic_ids)
 

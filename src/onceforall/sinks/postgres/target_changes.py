@@ -125,10 +125,17 @@ def look_before(connection: Connection, target: Target) -> Seen | None:
     """Look the target's name up before the first statement.
 
     Raises:
-        AttemptFailedError: a rule would change what is written.
+        AttemptFailedError: a rule would change what is written; or all rows are replaced, and
+            policies hide some, which would stay.
     """
     seen = look(connection, target)
     _check_rules(target, seen)
+    if target.replace and seen is not None and seen.hides_rows:
+        raise AttemptFailedError(
+            f"Row security hides rows of {target.schema}.{target.table} from this role, so the "
+            "output mode complete would leave them there. Give it BYPASSRLS, or disable row "
+            "security."
+        )
     return seen
 
 
@@ -183,12 +190,6 @@ def check(
             f"{shown} is another table than when the query started (its object id was "
             f"{target.oid}, and is {seen.oid} now). Start the query again: "
             "it looks at the table then, and goes on with this batch."
-        )
-    if target.replace and seen.hides_rows:
-        raise AttemptFailedError(
-            f"Row security hides rows of {shown} from this role, so the output mode complete "
-            "would leave them there. Give it BYPASSRLS, or disable "
-            "row security."
         )
     if target.replace:
         found = references.to(connection, seen.oid)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 29, 53
 _OK, _UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 _OLDEST_RELEASE = "3.9"
 _FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
+_IDENTITY_S = 2.0
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 
@@ -46,11 +47,26 @@ class ClusterIdentity:
         cluster: the cluster's id; None where its brokers tell none.
         topics: the ids of those topics that are there, by name.
         missing: those that aren't.
+        hidden: those of which the broker tells neither, with the code of its error; it hides a
+            topic from a user who has no right on it.
+        brokers: how many brokers there are, as the one knows that tells this.
     """
 
     cluster: str | None
     topics: Mapping[str, str]
     missing: frozenset[str] = frozenset()
+    hidden: Mapping[str, int] = field(default_factory=dict)
+    brokers: int = field(default=1, compare=False)
+
+
+def agreed(told: Sequence[ClusterIdentity]) -> ClusterIdentity | str:
+    """Return what all brokers tell that have answered, or why none is to be believed."""
+    first, *others = told
+    if not others and first.brokers > 1:
+        return f"of {first.brokers}, only one answers, and it may be behind the others"
+    if any(other != first for other in others):
+        return "they tell different ids of the same topic: at least one is behind the others"
+    return first
 
 
 class BrokerClient:
@@ -125,19 +141,30 @@ class BrokerClient:
         Raises:
             SinkUnavailableError: no broker answered.
         """
-        answer = self.ask_any(partial(_identity_request, sorted(topics)))
-        found = {
-            str(topic.name): str(topic.topic_id)
-            for topic in answer.topics
-            if topic.error_code == _OK
-        }
-        missing = frozenset(
-            str(topic.name)
-            for topic in answer.topics
-            if topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION
+        return _identity(self.ask_any(partial(_identity_request, sorted(topics))))
+
+    def identify_everywhere(self, topics: Collection[str]) -> list[ClusterIdentity]:
+        """Ask every broker what ``identify`` asks one, once; those that don't answer are left out.
+
+        Raises:
+            SinkUnavailableError: none answered.
+        """
+        with self._lock:
+            knows_brokers = bool(self._brokers)
+        if not knows_brokers:
+            self.metadata()
+        answers, reason = self._ask_every_broker(
+            partial(_identity_request, sorted(topics)),
+            time.monotonic() + min(_IDENTITY_S, self._deadline_s),
         )
-        cluster = None if answer.cluster_id is None else str(answer.cluster_id)
-        return ClusterIdentity(cluster, found, missing)
+        if reason:
+            # One that is down is left out as soon as the others do so.
+            self.metadata()
+        if not answers:
+            raise SinkUnavailableError(
+                f"The ids of Kafka topics could not be read: {reason}. Asked again later."
+            )
+        return [_identity(answer) for answer in answers.values()]
 
     def broker_setting(self, name: str) -> str | None:
         """Return a setting of a broker; None when this user may not read it.
@@ -364,6 +391,21 @@ def metadata_request(topic: str | None) -> Any:
         include_topic_authorized_operations=topic is not None,
         min_version=8,
         max_version=9,
+    )
+
+
+def _identity(answer: Any) -> ClusterIdentity:
+    codes = {str(topic.name): int(topic.error_code) for topic in answer.topics}
+    return ClusterIdentity(
+        None if answer.cluster_id is None else str(answer.cluster_id),
+        {str(t.name): str(t.topic_id) for t in answer.topics if t.error_code == _OK},
+        frozenset(name for name, code in codes.items() if code == _UNKNOWN_TOPIC_OR_PARTITION),
+        {
+            name: code
+            for name, code in codes.items()
+            if code not in (_OK, _UNKNOWN_TOPIC_OR_PARTITION)
+        },
+        len(answer.brokers),
     )
 
 

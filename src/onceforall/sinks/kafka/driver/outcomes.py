@@ -16,6 +16,7 @@ from onceforall.sink import CommitReport, Committable, LostTransaction
 from onceforall.sinks.kafka.access.rights import Rights
 from onceforall.sinks.kafka.driver.broker_client import (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    agreed,
     error_name,
 )
 from onceforall.sinks.kafka.driver.coordinator_client import (
@@ -114,9 +115,32 @@ def placed(
     Raises:
         AttemptFailedError: a topic is gone, or has another id than before: what the tasks wrote
             until it was deleted went with it.
-        SinkUnavailableError: no broker answered.
+        SinkUnavailableError: no broker answered, or it doesn't tell of a topic.
     """
-    found = reader.identify_patiently({topic for c in committables for topic in _topics_of(c)})
+    found = look_at_topics({t for c in committables for t in _topics_of(c)}, reader, known)
+    noted = [_placed(c, found) for c in committables]
+    if found.cluster is None:
+        return list(noted)
+    return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
+
+
+def look_at_topics(
+    topics: Collection[str], reader: TransactionReader, known: dict[str, str]
+) -> ClusterIdentity:
+    """Return which cluster it is, and the ids of topics that tasks have written to.
+
+    Args:
+        topics: their names.
+        reader: of the cluster.
+        known: as for ``placed``.
+
+    Raises:
+        AttemptFailedError: a topic is gone, or has another id than before.
+        SinkUnavailableError: no broker answered, or it doesn't tell of a topic.
+    """
+    found = reader.identify_surely(topics)
+    for topic, code in found.hidden.items():
+        raise reader.hides(topic, code)
     for topic in sorted(found.missing):
         raise AttemptFailedError(
             f"Topic {topic} was deleted while a batch was written to it. Nothing is decided; make "
@@ -131,10 +155,7 @@ def placed(
                 f"{topic_id}, and is {found.topics[topic]}): rows of this batch may have gone "
                 "with it. Nothing is decided, and the attempt is repeated, in the new topic."
             )
-    noted = [_placed(c, found) for c in committables]
-    if found.cluster is None:
-        return list(noted)
-    return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
+    return found
 
 
 def _placed(committable: KafkaCommittable, found: ClusterIdentity) -> KafkaCommittable:
@@ -198,7 +219,13 @@ def without_their_topics(
     noted = {c["name"]: ids for c in committables if (ids := _noted_ids(c))}
     if not noted:
         return []
-    suspected = _gone(noted, client.identify(_names_in(noted)))
+    told = client.identify_everywhere(_names_in(noted))
+    suspected = [
+        name
+        for name, ids in noted.items()
+        if isinstance(agreed(told), str)
+        or any(_gone({name: ids}, now) or ids.keys() & now.hidden.keys() for now in told)
+    ]
     if not suspected:
         return []
     states = reader.states(sorted(suspected))
@@ -207,7 +234,11 @@ def without_their_topics(
         for c in committables
         if c["name"] in suspected and _is_open(c, states[c["name"]])
     }
-    now = reader.identify_patiently(_names_in(still_open))
+    if not still_open:
+        return []
+    now = reader.identify_surely(_names_in(still_open))
+    for topic, code in now.hidden.items():
+        raise reader.hides(topic, code)
     gone = _gone(still_open, now)
     return [
         LostTransaction(
@@ -227,9 +258,7 @@ def _names_in(noted: Mapping[str, Mapping[str, str]]) -> set[str]:
 
 
 def _gone(noted: Mapping[str, Mapping[str, str]], now: ClusterIdentity) -> dict[str, Sequence[str]]:
-    """Return which noted topics aren't there any more, by transaction; those that the brokers
-    don't tell of are left out.
-    """
+    """Return which noted topics aren't there any more, by transaction; hidden ones are left out."""
     return {
         name: topics
         for name, ids in noted.items()

@@ -20,6 +20,7 @@ from onceforall.sinks.kafka.driver.broker_client import (
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     AccessRefusedError,
+    agreed,
     error_name,
 )
 from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
@@ -81,6 +82,7 @@ class TransactionReader:
         # None: no leader at the moment. One value, so that no thread sees a partition that changes
         # between the two as gone.
         self._told: Mapping[Partition, Address | None] = {}
+        self._hidden: frozenset[str] = frozenset()
 
     def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
         """Return the states of transactional ids; None for one that is forgotten.
@@ -97,21 +99,37 @@ class TransactionReader:
             retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
         return found
 
-    def identify_patiently(self, topics: Collection[str]) -> ClusterIdentity:
-        """Return which cluster it is, and the ids of topics.
+    def identify_surely(self, topics: Collection[str]) -> ClusterIdentity:
+        """Return which cluster it is, and the ids of topics, as all brokers tell that answer.
 
-        One that is missing is asked for again, for as long as a client has patience: a broker that
-        has just started may not know it yet.
+        One that wakes, or that was cut off, tells what was before. And one that has just started
+        may not know a topic yet: while one is missing, it is asked for again, for as long as a
+        client has patience.
 
         Raises:
-            SinkUnavailableError: no broker answered.
+            SinkUnavailableError: they don't agree, or none answered.
         """
-        deadline_s = time.monotonic() + self._client.deadline_s
-        pause_s = _FIRST_BACKOFF_S
-        while (found := self._client.identify(topics)).missing and time.monotonic() < deadline_s:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_BACKOFF_S)
-        return found
+        retry = _Retry(self._client.deadline_s, "The ids of Kafka topics could not be read")
+        while True:
+            is_last = retry.is_over()
+            found = agreed(self._client.identify_everywhere(topics))
+            if isinstance(found, str):
+                retry.unless(False, ("the brokers", found))  # noqa: FBT003
+            elif is_last or not found.missing:
+                return found
+            else:
+                retry.pause()
+
+    def hides(self, topic: str, code: int) -> AccessRefusedError:
+        """Return what to raise where nobody tells which topic a name stands for."""
+        why = (
+            self._rights.topic(topic, "Describe")
+            if code == TOPIC_AUTHORIZATION_FAILED
+            else f"the broker answered {error_name(code)}"
+        )
+        return AccessRefusedError(
+            f"Whether topic {topic!r} is the one that was written to can't be told: {why}."
+        )
 
     def states_known_soon(
         self, names: Collection[str], patience_s: float, reasons: dict[str, str]
@@ -209,6 +227,8 @@ class TransactionReader:
             leaders = {
                 p: a for p, a in self._leaders_of(topics, look=stale).items() if a is not None
             }
+            for topic in sorted(self._hidden & set(topics)):
+                raise AccessRefusedError(f"{self._rights.topic(topic, 'Describe')}.")
             by_address: dict[Address, list[Partition]] = defaultdict(list)
             for partition in sorted(leaders.keys() - ends.keys()):
                 by_address[leaders[partition]].append(partition)
@@ -249,10 +269,16 @@ class TransactionReader:
     def leaderless(self, partitions: Collection[Partition]) -> list[Partition]:
         """Return those partitions that have no leader at the moment.
 
+        A topic of which a broker doesn't know is waited for: its partitions may have none, and the
+        broker may just have started. One that stays missing is gone, and leaderless are only
+        partitions that there are.
+
         Raises:
             SinkUnavailableError: no broker answered.
         """
-        told = self._leaders_of({topic for topic, _ in partitions}, look=True)
+        topics = {topic for topic, _ in partitions}
+        self.identify_surely(topics)
+        told = self._leaders_of(topics, look=True)
         return sorted(partition for partition in partitions if told.get(partition, ()) is None)
 
     def _take_offsets(self, answer: Any, ends: dict[Partition, int]) -> tuple[str, str] | None:
@@ -273,6 +299,7 @@ class TransactionReader:
     ) -> Mapping[Partition, Address | None]:
         if look:
             told: dict[Partition, Address | None] = {}
+            hidden: set[str] = set()
             for topic in sorted(topics):
                 answer = self._client.metadata(topic)
                 brokers = {
@@ -280,11 +307,14 @@ class TransactionReader:
                     for broker in answer.brokers
                 }
                 for found in answer.topics:
+                    if found.error_code == TOPIC_AUTHORIZATION_FAILED:
+                        hidden.add(str(found.name))
                     for part in found.partitions:
                         told[str(found.name), int(part.partition_index)] = brokers.get(
                             part.leader_id
                         )
             self._told = {**{p: a for p, a in self._told.items() if p[0] not in topics}, **told}
+            self._hidden = (self._hidden - set(topics)) | hidden
         return {p: a for p, a in self._told.items() if p[0] in topics}
 
     def findings(self, committables: Collection[KafkaCommittable]) -> dict[str, Finding]:
@@ -316,10 +346,10 @@ class TransactionReader:
         # Asked behind the scan: an id never comes back, so that what has it now had it all the
         # time.
         if "topic_id" in proof:
-            found = self._client.identify([partition[0]]).topics.get(partition[0])
-            if found != proof["topic_id"] and (
-                found is not None or not isinstance(marker, Unreadable)
-            ):
+            unread = isinstance(marker, Unreadable)
+            identify = self._client.identify if unread else self.identify_surely
+            found = identify([partition[0]]).topics.get(partition[0])
+            if found != proof["topic_id"] and (found is not None or not unread):
                 marker = Unreadable(
                     f"topic {partition[0]} is not the one that it was written to (id "
                     f"{proof['topic_id']}): it was deleted, or made again under that "
@@ -355,6 +385,8 @@ class TransactionReader:
         tell_s = time.monotonic() + _TELL_AFTER_S
         while True:
             told = self._leaders_of([partition[0]], look=look)
+            if partition not in told and partition[0] in self._hidden:
+                return Unreadable(self._rights.topic(partition[0], "Describe"))
             if partition not in told:
                 return Unreadable(
                     f"partition {partition[1]} of topic {partition[0]} is not there any more"
@@ -585,10 +617,17 @@ class _Retry:
         self.deadline_s = time.monotonic() + patience_s
         self._pause_s = _FIRST_BACKOFF_S
 
+    def is_over(self) -> bool:
+        """Tell whether ``unless`` raises now."""
+        return time.monotonic() > self.deadline_s
+
     def unless(self, done: bool, reason: Sequence[str]) -> None:  # noqa: FBT001
         if done:
             return
-        if time.monotonic() > self.deadline_s:
+        if self.is_over():
             raise SinkUnavailableError(f"{self.what}: {': '.join(reason)}. Asked again later.")
+        self.pause()
+
+    def pause(self) -> None:
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LAST_BACKOFF_S)

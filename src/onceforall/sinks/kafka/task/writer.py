@@ -295,6 +295,12 @@ class KafkaTransaction:
                 f"A broker refuses a record to topic {worst.topic!r} partition {worst.partition}: "
                 f"{worst.error.str()} ({worst.error.name()}). {_REFUSED[worst.error.code()]}"
             )
+        if worst.error.code() in {ck.KafkaError._UNKNOWN_PARTITION, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+            raise AttemptFailedError(
+                f"Topic {worst.topic!r} has no partition {worst.partition} any more: it was "
+                "deleted, or made again, while a batch was written to it. Nothing is decided; "
+                "where it is missing, make it again; then restart."
+            )
         # Where a partition could not be added to the transaction, the records are only purged, and
         # the log has the reason.
         reason = self.producer.watch.transaction_error

@@ -13,6 +13,8 @@ from onceforall.sinks.postgres.driver import marker_table, own_tables
 from onceforall.sinks.postgres.markers import CONFIRMED, PART, TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection
 
+DROPPED = "dropped"
+
 
 def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     """Tell whether a batch is complete in this database, by the markers of any mode. In the mode
@@ -73,7 +75,9 @@ def has_any(connection: Connection, owner: Owner) -> bool:
 
 def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
     """Return where a batch's markers are now, where that isn't the owner's schema: what is missing
-    here proves nothing then. Empty: they were not moved.
+    here proves nothing then. ``DROPPED``: they are gone. Empty: they were not moved.
+
+    A backup that is put back by file, or by the log, has the table under its object id.
 
     Args:
         connection: in whatever state.
@@ -91,7 +95,8 @@ def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) 
     row = None if oid is None else connection.execute(query, [oid]).fetchone()
     if row is not None and tuple(row) != (owner.schema, TABLE):
         return ".".join(row)
-    return next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), "")
+    found = next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), "")
+    return found or (DROPPED if oid is not None and row is None else "")
 
 
 def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:

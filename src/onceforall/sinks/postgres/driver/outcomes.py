@@ -13,6 +13,7 @@ from onceforall.errors import AttemptFailedError, OnceForAllError
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.driver import marker_proofs
 from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import Marker
 from onceforall.sinks.postgres.statements import words
@@ -80,6 +81,12 @@ def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str
     be complete, or be completed there.
     """
     own = f"{batch.owner.schema}.{markers.TABLE}"
+    if place == marker_proofs.DROPPED:
+        reason = (
+            f"the table {own} that was there before the decision was dropped, and perhaps made "
+            f"again: only it could tell whether batch {batch.batch} is complete"
+        )
+        return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
     reason = (
         f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, and "
         f"not in {own}: the schema or the table was renamed or moved. Put them "
@@ -90,6 +97,10 @@ def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 
 
+_PUT_BACK = (
+    "Put the table {table} back, if it is that. What lies in the schema {own} is the sink's own: a "
+    "new start makes it again, or says why not."
+)
 _CHANGED = {
     "42P10": "key= needs its unique index again: CREATE UNIQUE INDEX ON {table} ({key});",
     "55000": (
@@ -102,8 +113,8 @@ _CHANGED = {
         "EXPRESSION;"
     ),
     "42703": "Name the column again as it was, or add it.",
-    "42P01": "Put the table {table} back.",
-    "3F000": "Put the table {table} back.",
+    "42P01": _PUT_BACK,
+    "3F000": _PUT_BACK,
 }
 
 
@@ -115,6 +126,7 @@ def changed_since(batch: Batch, error: psycopg.Error) -> str:
     remedy = _CHANGED.get(error.sqlstate or "", "").format(
         table=f"{quoted(target.schema)}.{quoted(target.table)}",
         key=", ".join(quoted(column) for column in target.key),
+        own=quoted(batch.owner.schema),
     )
     return not_now(batch, f"PostgreSQL says: {words(error)}. {remedy}".strip())
 

@@ -85,6 +85,7 @@ from onceforall.sinks.postgres.statements import (
     unavailable,
     words,
 )
+from onceforall.sinks.postgres.table_names import quoted
 
 _log = logs.logger("onceforall.sinks.postgres")
 
@@ -205,7 +206,9 @@ class Merger:
             queued_ddl.refuse_circle(connection, self._pending(batch))
 
     @staticmethod
-    def _checked(connection: Connection, batch: Batch) -> tuple[Staged, ...]:
+    def _checked(
+        connection: Connection, batch: Batch, *, is_decided: bool = False
+    ) -> tuple[Staged, ...]:
         """Return the staging tables with their columns.
 
         Raises:
@@ -240,10 +243,14 @@ class Merger:
         counted = staging.counts(connection, filled)
         for staged in filled:
             if counted[staged.table] != staged.rows:
+                remedy = (
+                    f" If they can't be put back, DROP TABLE {quoted(staged.schema)}."
+                    f"{quoted(staged.table)}; the batch then counts as lost, and is written again."
+                )
                 raise AttemptFailedError(
                     f"{batch.what('Merging')}: the staging table {staged.schema}.{staged.table} "
-                    f"has {counted[staged.table]} rows, but its task "
-                    f"wrote {staged.rows}. Somebody changed it."
+                    f"has {counted[staged.table]} rows, but its task wrote {staged.rows}. "
+                    f"Somebody changed it.{remedy if is_decided else ''}"
                 )
         return filled
 
@@ -368,7 +375,8 @@ class Merger:
                     "be"
                 )
                 return CommitReport(lost=tuple(LostTransaction(c, reason) for c in committables))
-            left = self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
+            staged = self._checked(connection, batch, is_decided=True)
+            left = self._apply(connection, batch, staged, is_decided=True)
             self._finish(connection, batch)
             failpoints.hit("postgres.commit.merged_again")
             self._commit_merged(connection, batch)
