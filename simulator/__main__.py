@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from simulator.campaign import Campaign, Plan
+from simulator.campaign import FAULTS, Campaign, Plan, fixed_by
 from simulator.explorer import MOVES, replay
 from simulator.violation import Violation
 
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     show = partial(print, flush=True)
     if options.replay is not None:
         try:
-            replay(options.replay, options.moves)
+            replay(options.replay, options.moves, FAULTS, **fixed_by(options.replay))
         except Violation as violation:
             show(f"VIOLATION: {violation}")
             return 1
