@@ -23,6 +23,7 @@ _BUMPING_VERSION = 5
 EMPTY, ONGOING = "Empty", "Ongoing"
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 COMPLETE_COMMIT, COMPLETE_ABORT = "CompleteCommit", "CompleteAbort"
+_KNOWN_SOON = 4
 
 
 @dataclass
@@ -155,6 +156,8 @@ class Cluster:
         if number > known.begun:
             known.number = known.begun = number
         known.partitions |= partitions
+        # It is there; not every broker knows it at once.
+        self.untold = min(self.untold, _KNOWN_SOON)
         return OK
 
     def produce(  # noqa: PLR0917  as the request has them

@@ -212,6 +212,16 @@ class Play:
             self._heal()
         return self._complete(final=world.calm)
 
+    def _look_at_ids(self, confirmed: list[dict[str, Any]]) -> None:
+        """A broker that was cut off may have told the id that the topic had before: what has noted
+        it is in doubt later.
+        """
+        for committable in confirmed:
+            noted = committable.get("proof", {}).get("topic_id")
+            if noted not in {None, self.world.cluster.topic_ids[TOPIC]}:
+                truth = self.world.truths[int(committable["transaction"])]
+                truth.whole = truth.provable = False
+
     def _leave_a_zombie(self, reusable: Mapping[str, Any]) -> None:
         """Another attempt begins, and goes on whenever it pleases."""
         found: list[Any] = []
@@ -240,7 +250,11 @@ class Play:
             open_before = {n for n in numbers if world.is_open(n)}
             was_cut = world.home.cut
             cuts = world.counts["cut off"]
-            is_told = not world.cluster.untold
+            believed = self.sink._topic_ids.get(TOPIC)  # noqa: SLF001
+            is_told = not world.cluster.untold and believed in {
+                None,
+                world.cluster.topic_ids[TOPIC],
+            }
             try:
                 confirmed = [dict(c) for c in self.sink.confirm(prepared)]
             except SinkUnavailableError as error:
@@ -259,6 +273,7 @@ class Play:
                     world.truths[number].provable &= world.is_open(number)
             elif len(open_before) < len(prepared):
                 raise Violation("confirm passes what was not open any more when it was called")
+            self._look_at_ids(confirmed)
             if {int(c["transaction"]) for c in confirmed} != set(numbers):
                 raise Violation("confirm changes which transactions there are")
             return confirmed

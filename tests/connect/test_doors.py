@@ -59,6 +59,7 @@ def test_exactly_once_writes_each_row_once_to_kafka_and_files(
     assert len(ids) <= 10, "live producers go on from batch to batch"
 
 
+@pytest.mark.long
 def test_what_a_function_persists_and_gives_up_is_computed_once_for_all_its_writes(
     connect_server, pipeline, database
 ):

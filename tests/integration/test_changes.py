@@ -196,7 +196,7 @@ def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(p
     place.assert_complete(one=(one, range(3, 7)), two=(two, range(1, 7)))
 
 
-@pytest.mark.parametrize("what", ["a start", "a detachment"])
+@pytest.mark.parametrize("what", ["a start", pytest.param("a detachment", marks=pytest.mark.long)])
 def test_while_the_topic_is_deleted_a_decided_batch_is_not_complete(place, run, what):
     """Kafka would leave the topic out, and say that all is well."""
     one = place.topic()

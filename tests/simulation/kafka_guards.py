@@ -436,7 +436,7 @@ GUARDS = [
         "the partitions of a topic that a broker doesn't tell of have leaders",
         Reader,
         "leaderless",
-        "self.identify_surely(topics)",
+        "self.identify_patiently(topics)",
         "",
         kinds=("no leader", "topic made again", "somebody's fence", "kill", "zombie"),
     ),

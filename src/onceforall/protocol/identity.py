@@ -205,7 +205,8 @@ def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Ref
         "there is none, "
         f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches "
         "in between stay missing, and a decided batch that was not complete is "
-        "written again, also if its rows are there.",
+        "written again, also if its rows are there, or stops in doubt: then give "
+        "onceforall.inDoubt beside it.",
     )
 
 

@@ -534,6 +534,7 @@ def test_a_broker_cut_off_that_wakes_as_an_old_leader_and_coordinator(cluster, q
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_woken_coordinator_that_remembers_an_earlier_commit_is_not_believed(
     cluster, query, on_request
 ):

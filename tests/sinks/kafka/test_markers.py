@@ -115,5 +115,6 @@ def test_a_partition_that_is_gone_is_not_one_without_a_leader(monkeypatch):
     """What is withheld for a leader that never comes would never be seen."""
     reader = TransactionReader(None, None)
     told = {("t", 0): ("127.0.0.1", 9092), ("t", 1): None}
+    monkeypatch.setattr(reader, "identify_patiently", lambda topics: None)
     monkeypatch.setattr(reader, "_leaders_of", lambda topics, look: told)
     assert reader.leaderless([("t", 0), ("t", 1), ("t", 2), ("gone", 0)]) == [("t", 1)]

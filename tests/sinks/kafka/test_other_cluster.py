@@ -2,13 +2,15 @@
 proves anything."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from onceforall.embedded import EmbeddedKafka
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import StartInfo
 from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity, agreed
+from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 from support.topics import delete_topic
 
 pytestmark = pytest.mark.kafka
@@ -181,9 +183,9 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(query, topic, mon
     client, asked = q.sink._connected(), []
     identify = client.identify_everywhere
 
-    def just_started(topics):
+    def just_started(topics, answer_timeout_s):
         asked.append(topics)
-        (found,) = identify(topics)
+        (found,) = identify(topics, answer_timeout_s)
         if len(asked) > 3:
             return [found]
         return [replace(found, topics={}, missing=frozenset(topics))]
@@ -301,6 +303,44 @@ def identity(topic_id, brokers=3, **more):
 )
 def test_a_topics_id_is_what_all_brokers_tell(told, is_sure):
     assert isinstance(agreed(told), ClusterIdentity) == is_sure
+
+
+SURE, OTHER = identity("1"), identity("2")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "found"),
+    [
+        ([[], [SURE, SURE]], SURE),
+        ([[SURE, OTHER], [OTHER, OTHER]], OTHER),
+        ([[SURE], [SURE, SURE]], SURE),
+        ([[SURE], [SURE]], SURE),
+        ([[SURE, OTHER], [SURE, OTHER]], None),
+        ([[], []], None),
+    ],
+)
+def test_brokers_are_asked_until_they_agree_or_patience_is_over(rounds, found):
+    """With three of them, of which the last answers are given again."""
+    told = iter(rounds)
+    client = SimpleNamespace(
+        deadline_s=0.05,
+        answer_timeout_s=5,
+        identify_everywhere=lambda topics, timeout_s: next(told, rounds[-1]),
+    )
+    reader = TransactionReader(client, None)
+    if found is None:
+        with pytest.raises(SinkUnavailableError, match="ids of Kafka topics could not be read"):
+            reader.identify_surely(["t"])
+    else:
+        assert reader.identify_surely(["t"]) == found
+
+
+def test_a_batch_waits_for_no_more_than_one_broker(query, topic, monkeypatch):
+    """One that is down, or has just joined, must not hold up what has nothing to do with it."""
+    q = query(topic())
+    monkeypatch.setattr(q.sink._connected(), "identify_everywhere", None)
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
+    assert q.commit(committable).completed
 
 
 def test_a_start_notes_the_topics_id(query, topic, make_again):

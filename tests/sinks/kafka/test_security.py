@@ -614,7 +614,7 @@ def test_a_right_that_is_lost_after_the_decision_is_asked_for_and_nothing_is_los
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("is_made_again", [False, True])
+@pytest.mark.parametrize("is_made_again", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_topic_that_goes_together_with_the_right_on_it_is_not_taken_for_the_old_one(
     secured, make, prefix, batch_of, is_made_again
 ):

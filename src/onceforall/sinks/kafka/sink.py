@@ -354,8 +354,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         client.check_versions()
         if self._topic is not None:
             self._topic_max_bytes = check_topic(client, self._topic, self._options)
-            found = self._connected_reader().identify_surely([self._topic])
-            self._topic_ids = dict(found.topics)
+            self._topic_ids = dict(client.identify([self._topic]).topics)
         if self._delivery == "exactly_once":
             check_transactions(client, self._unused_name(), self._options)
 
@@ -506,7 +505,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             found = confirmed(told, topics, self._connected_reader())
         except SinkUnavailableError:
             # A topic that isn't there any more has no leaders either.
-            look_at_topics(topics, self._connected_reader(), self._topic_ids)
+            look_at_topics(topics, self._connected_reader(), self._topic_ids, patience_s=0)
             raise
         self._just_confirmed = frozenset(c["name"] for c in found)
         return placed(found, self._connected_reader(), self._topic_ids)

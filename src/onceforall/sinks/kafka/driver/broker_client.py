@@ -29,7 +29,9 @@ TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 29, 53
 _OK, _UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 _OLDEST_RELEASE = "3.9"
 _FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
-_IDENTITY_S = 2.0
+QUICK_ANSWER_S = 2.0
+"""For so long an answer is waited for that others give, too: two brokers that agree are enough, and
+nobody waits for a third one that sleeps."""
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 
@@ -60,12 +62,14 @@ class ClusterIdentity:
 
 
 def agreed(told: Sequence[ClusterIdentity]) -> ClusterIdentity | str:
-    """Return what all brokers tell that have answered, or why none is to be believed."""
+    """Return what all brokers tell that have answered, or why none is to be believed yet."""
+    if not told:
+        return "none answers"
     first, *others = told
-    if not others and first.brokers > 1:
-        return f"of {first.brokers}, only one answers, and it may be behind the others"
     if any(other != first for other in others):
         return "they tell different ids of the same topic: at least one is behind the others"
+    if not others and first.brokers > 1:
+        return f"of {first.brokers}, only one answers, and it may be behind the others"
     return first
 
 
@@ -105,6 +109,11 @@ class BrokerClient:
         """How many seconds a call asks before it gives up."""
         return self._deadline_s
 
+    @property
+    def answer_timeout_s(self) -> float:
+        """How many seconds an answer may take."""
+        return self._answer_timeout_s
+
     def metadata(self, topic: str | None = None) -> Any:
         """Return the cluster's metadata, with a topic's and this user's rights on it where one is
         named; nothing is created.
@@ -143,27 +152,23 @@ class BrokerClient:
         """
         return _identity(self.ask_any(partial(_identity_request, sorted(topics))))
 
-    def identify_everywhere(self, topics: Collection[str]) -> list[ClusterIdentity]:
-        """Ask every broker what ``identify`` asks one, once; those that don't answer are left out.
+    def identify_everywhere(
+        self, topics: Collection[str], answer_timeout_s: float
+    ) -> list[ClusterIdentity]:
+        """Ask every broker of which the cluster tells now what ``identify`` asks one, once; those
+        that don't answer are left out.
+
+        Args:
+            topics: their names.
+            answer_timeout_s: how long an answer may take.
 
         Raises:
-            SinkUnavailableError: none answered.
+            SinkUnavailableError: no broker tells which others there are.
         """
-        with self._lock:
-            knows_brokers = bool(self._brokers)
-        if not knows_brokers:
-            self.metadata()
-        answers, reason = self._ask_every_broker(
-            partial(_identity_request, sorted(topics)),
-            time.monotonic() + min(_IDENTITY_S, self._deadline_s),
+        self.metadata()
+        answers, _ = self._ask_every_broker(
+            partial(_identity_request, sorted(topics)), time.monotonic() + answer_timeout_s
         )
-        if reason:
-            # One that is down is left out as soon as the others do so.
-            self.metadata()
-        if not answers:
-            raise SinkUnavailableError(
-                f"The ids of Kafka topics could not be read: {reason}. Asked again later."
-            )
         return [_identity(answer) for answer in answers.values()]
 
     def broker_setting(self, name: str) -> str | None:

@@ -15,6 +15,7 @@ from onceforall.failpoints import points as failpoints
 from onceforall.sink import CommitReport, Committable, LostTransaction
 from onceforall.sinks.kafka.access.rights import Rights
 from onceforall.sinks.kafka.driver.broker_client import (
+    QUICK_ANSWER_S,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     agreed,
     error_name,
@@ -125,7 +126,10 @@ def placed(
 
 
 def look_at_topics(
-    topics: Collection[str], reader: TransactionReader, known: dict[str, str]
+    topics: Collection[str],
+    reader: TransactionReader,
+    known: dict[str, str],
+    patience_s: float | None = None,
 ) -> ClusterIdentity:
     """Return which cluster it is, and the ids of topics that tasks have written to.
 
@@ -133,12 +137,13 @@ def look_at_topics(
         topics: their names.
         reader: of the cluster.
         known: as for ``placed``.
+        patience_s: for how long a missing one is asked for; None: as long as a client has patience.
 
     Raises:
         AttemptFailedError: a topic is gone, or has another id than before.
         SinkUnavailableError: no broker answered, or it doesn't tell of a topic.
     """
-    found = reader.identify_surely(topics)
+    found = reader.identify_patiently(topics, patience_s)
     for topic, code in found.hidden.items():
         raise reader.hides(topic, code)
     for topic in sorted(found.missing):
@@ -219,7 +224,7 @@ def without_their_topics(
     noted = {c["name"]: ids for c in committables if (ids := _noted_ids(c))}
     if not noted:
         return []
-    told = client.identify_everywhere(_names_in(noted))
+    told = client.identify_everywhere(_names_in(noted), QUICK_ANSWER_S)
     suspected = [
         name
         for name, ids in noted.items()

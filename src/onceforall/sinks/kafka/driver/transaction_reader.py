@@ -17,6 +17,7 @@ from onceforall.common import logs
 from onceforall.errors import SinkUnavailableError
 from onceforall.sinks.kafka.access.rights import Rights
 from onceforall.sinks.kafka.driver.broker_client import (
+    QUICK_ANSWER_S,
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     AccessRefusedError,
@@ -99,20 +100,51 @@ class TransactionReader:
             retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
         return found
 
+    def identify_patiently(
+        self, topics: Collection[str], patience_s: float | None = None
+    ) -> ClusterIdentity:
+        """Return which cluster it is, and the ids of topics, as any broker tells them.
+
+        One that is missing is asked for again: a broker that has just started may not know it yet.
+
+        Args:
+            topics: their names.
+            patience_s: for how long; None: as long as a client has patience.
+
+        Raises:
+            SinkUnavailableError: no broker answered.
+        """
+        pause_s = _FIRST_BACKOFF_S
+        deadline_s = time.monotonic() + (
+            self._client.deadline_s
+            if patience_s is None
+            else min(patience_s, self._client.deadline_s)
+        )
+        while (found := self._client.identify(topics)).missing and time.monotonic() < deadline_s:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_BACKOFF_S)
+        return found
+
     def identify_surely(self, topics: Collection[str]) -> ClusterIdentity:
         """Return which cluster it is, and the ids of topics, as all brokers tell that answer.
 
-        One that wakes, or that was cut off, tells what was before. And one that has just started
-        may not know a topic yet: while one is missing, it is asked for again, for as long as a
-        client has patience.
+        One that wakes, or that was cut off, tells what was before; and one that has just started
+        may not know a topic yet. So as long as a client has patience, they are asked again where
+        they don't agree, where a topic is missing, and where only one of several answers. That
+        one is believed in the end: whoever else could commit would have answered, too.
 
         Raises:
             SinkUnavailableError: they don't agree, or none answered.
         """
         retry = _Retry(self._client.deadline_s, "The ids of Kafka topics could not be read")
+        timeout_s = QUICK_ANSWER_S
         while True:
             is_last = retry.is_over()
-            found = agreed(self._client.identify_everywhere(topics))
+            told = self._client.identify_everywhere(topics, timeout_s)
+            timeout_s = self._client.answer_timeout_s
+            found = agreed(told)
+            if is_last and len(told) == 1:
+                return told[0]
             if isinstance(found, str):
                 retry.unless(False, ("the brokers", found))  # noqa: FBT003
             elif is_last or not found.missing:
@@ -277,7 +309,7 @@ class TransactionReader:
             SinkUnavailableError: no broker answered.
         """
         topics = {topic for topic, _ in partitions}
-        self.identify_surely(topics)
+        self.identify_patiently(topics)
         told = self._leaders_of(topics, look=True)
         return sorted(partition for partition in partitions if told.get(partition, ()) is None)
 

@@ -84,7 +84,8 @@ def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str
     if place == marker_proofs.DROPPED:
         reason = (
             f"the table {own} that was there before the decision was dropped, and perhaps made "
-            f"again: only it could tell whether batch {batch.batch} is complete"
+            f"again: only it could tell whether batch {batch.batch} is complete. (The start needs "
+            "onceforall.adoptTarget, too, where it says that the sink is behind the commit log)"
         )
         return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
     reason = (
