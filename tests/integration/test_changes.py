@@ -415,19 +415,15 @@ def test_the_topic_is_changed_while_a_decided_transaction_is_lost(place, run, re
     )
 
 
+@pytest.mark.long
 @LOST
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ("staged", "upsert"),
-        *(
-            pytest.param(before, after, marks=pytest.mark.long)
-            for before, after in [
-                ("prepared", "upsert"),
-                ("staged", "prepared"),
-                ("prepared", "staged"),
-            ]
-        ),
+        ("prepared", "upsert"),
+        ("staged", "prepared"),
+        ("prepared", "staged"),
     ],
 )
 def test_the_mode_of_a_table_is_changed_while_its_decided_rows_are_lost(
