@@ -583,6 +583,7 @@ def test_a_broker_that_wakes_and_tells_of_the_topic_that_was_is_not_believed(
     cluster.resume(stale)
     report = commit.result()
     assert [each.is_open for each in report.in_doubt] == [True]
+    at_last(lambda: q.sink.abort([committable]))
 
 
 def _asked_first(cluster, query):
