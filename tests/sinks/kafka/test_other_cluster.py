@@ -338,7 +338,7 @@ def test_brokers_are_asked_until_they_agree_or_patience_is_over(rounds, found):
 def test_a_batch_waits_for_no_more_than_one_broker(query, topic, monkeypatch):
     """One that is down, or has just joined, must not hold up what has nothing to do with it."""
     q = query(topic())
-    everywhere = lambda *_: pytest.fail("all brokers are asked")  # noqa: E731
+    everywhere = lambda *_: pytest.fail("all brokers are asked")
     monkeypatch.setattr(q.sink._connected(), "identify_everywhere", everywhere)
     (committable,) = q.sink.confirm([q.prepare(["a"])])
     assert q.commit(committable).completed
