@@ -10,6 +10,7 @@ from onceforall.sinks.kafka.driver import (
     coordinator_client,
     evidence,
     outcomes,
+    record_batches,
     transaction_reader,
 )
 from simulation.guards import Guard
@@ -17,7 +18,7 @@ from simulation.guards import Guard
 Client, Reader, Scan, Sink = (
     coordinator_client.CoordinatorClient,
     transaction_reader.TransactionReader,
-    transaction_reader._Scan,
+    record_batches.MarkerScan,
     sink.KafkaSink,
 )
 
@@ -468,7 +469,7 @@ GUARDS = [
     ),
     Guard(
         "an earlier transaction's marker counts",
-        transaction_reader,
+        record_batches,
         "_with_batch",
         "return None if batch.epoch == epoch else found",
         "return found",
@@ -476,7 +477,7 @@ GUARDS = [
     ),
     Guard(
         "records of a later epoch hide the marker",
-        transaction_reader,
+        record_batches,
         "_with_batch",
         "return None if batch.epoch == epoch else found",
         "return None",
@@ -484,7 +485,7 @@ GUARDS = [
     ),
     Guard(
         "the last marker counts",
-        transaction_reader,
+        record_batches,
         "_with_batch",
         "if found is not None:\n        return found\n",
         "",
@@ -572,7 +573,7 @@ GUARDS = [
     ),
     Guard(
         "a batch that is cut off is read",
-        transaction_reader,
+        record_batches,
         "record_batches",
         "if end > len(data):",
         "if False:",
@@ -580,7 +581,7 @@ GUARDS = [
     ),
     Guard(
         "a marker that was emptied is read",
-        transaction_reader,
+        record_batches,
         "record_batches",
         "if is_control and count:",
         "if is_control:",

@@ -23,7 +23,7 @@ from onceforall.sinks.kafka.driver.evidence import (
     proof_of,
 )
 from onceforall.sinks.kafka.driver.outcomes import withheld
-from onceforall.sinks.kafka.driver.transaction_reader import _BATCH_HEADER, record_batches
+from onceforall.sinks.kafka.driver.record_batches import BATCH_HEADER, record_batches
 from support.network_proxy import Api, KafkaProxy
 from support.topics import delete_topic
 
@@ -415,8 +415,8 @@ def test_a_marker_of_which_compaction_has_left_only_the_header_tells_nothing():
     """The bytes behind it are another batch's."""
 
     def batch(base, count, body):
-        length = _BATCH_HEADER.size - 12 + len(body)
-        return _BATCH_HEADER.pack(base, length, 0, 2, 0, 0b110000, 0, 0, 0, 7, 3, -1, count) + body
+        length = BATCH_HEADER.size - 12 + len(body)
+        return BATCH_HEADER.pack(base, length, 0, 2, 0, 0b110000, 0, 0, 0, 7, 3, -1, count) + body
 
     key = struct.pack(">hh", 0, 1)
     marker = bytes([30, 0, 0, 0, 2 * len(key)]) + key + bytes(10)

@@ -7,10 +7,9 @@ now" or "not here" is asked again until the client's deadline.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -33,6 +32,7 @@ from onceforall.sinks.kafka.driver.evidence import (
     judge_log,
     judge_state,
 )
+from onceforall.sinks.kafka.driver.record_batches import MarkerScan
 from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 
 if TYPE_CHECKING:
@@ -57,14 +57,6 @@ _FETCH_MAX_VERSION = 12
 _FETCH_BYTES = 1 << 20
 _FETCH_WAIT_MS = 100
 
-_BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, two
-timestamps, producer id, epoch, sequence, count."""
-
-_LENGTH_COUNTS_FROM = 12
-_IS_CONTROL = 0x20
-
-_ENDS_ASKED = 2
 _TELL_AFTER_S = 10.0
 
 
@@ -97,7 +89,8 @@ class TransactionReader:
         )
         while missing := [name for name in names if name not in found]:
             reasons = self._ask_states(missing, found, retry.deadline_s)
-            retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
+            if len(found) < len(set(names)):
+                retry.again(next(iter(reasons.items()), ("", "")))
         return found
 
     def identify_patiently(
@@ -146,7 +139,7 @@ class TransactionReader:
             if is_last and len(told) == 1:
                 return told[0]
             if isinstance(found, str):
-                retry.unless(False, ("the brokers", found))  # noqa: FBT003
+                retry.again(("the brokers", found))
             elif is_last or not found.missing:
                 return found
             else:
@@ -296,7 +289,7 @@ class TransactionReader:
             if leaders and ends.keys() >= leaders.keys():
                 return ends
             stale = True
-            retry.unless(False, reason)  # noqa: FBT003  there is always another turn, until the deadline
+            retry.again(reason)
 
     def leaderless(self, partitions: Collection[Partition]) -> list[Partition]:
         """Return those partitions that have no leader at the moment.
@@ -409,7 +402,7 @@ class TransactionReader:
         Raises:
             SinkUnavailableError: no answer.
         """
-        scan = _Scan(offset, producer_id, epoch)
+        scan = MarkerScan(offset, producer_id, epoch)
         retry = _Retry(
             self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read"
         )
@@ -426,14 +419,14 @@ class TransactionReader:
             address, look = told[partition], True
             if address is None:
                 # Its broker may come back with what proves the outcome.
-                retry.unless(False, ("the partition", "it has no leader at the moment"))  # noqa: FBT003
+                retry.again(("the partition", "it has no leader at the moment"))
                 continue
             answer = self._fetch(address, partition, scan.position, retry.deadline_s)
             if isinstance(answer, Unreadable):
                 return answer
             look = isinstance(answer, str)
             if isinstance(answer, str):
-                retry.unless(False, (f"{address[0]}:{address[1]}", answer))  # noqa: FBT003
+                retry.again((f"{address[0]}:{address[1]}", answer))
                 continue
             before = scan.position
             if scan.take(answer) or self._is_at_end(partition, scan, moved=scan.position > before):
@@ -442,10 +435,7 @@ class TransactionReader:
                 # A new leader shows nothing above the high watermark that it knows of, which may be
                 # an old one; it tells the end when it knows it.
                 look = True
-                retry.unless(
-                    False,  # noqa: FBT003
-                    (f"{address[0]}:{address[1]}", "its leader doesn't show all of it yet"),
-                )
+                retry.again((f"{address[0]}:{address[1]}", "its leader doesn't show all of it yet"))
                 continue
             retry = _Retry(self._client.deadline_s, retry.what)
             if time.monotonic() > tell_s:
@@ -457,7 +447,7 @@ class TransactionReader:
                 )
                 tell_s = time.monotonic() + _TELL_AFTER_S
 
-    def _is_at_end(self, partition: Partition, scan: _Scan, *, moved: bool) -> bool:
+    def _is_at_end(self, partition: Partition, scan: MarkerScan, *, moved: bool) -> bool:
         """Tell whether a log is read up to the end that it had when the scan had begun: the caller
         has read the states before, so that what they call ended has its marker in front of it.
         What others write behind it is no matter.
@@ -521,126 +511,6 @@ class TransactionReader:
         return error_name(part.error_code)
 
 
-class _Scan:
-    """What is found of a producer's markers while a log is read, part by part.
-
-    Attributes:
-        position: what lies in front of it is read.
-        found: the marker; see ``TransactionReader.marker``.
-        end: how far to read; -1: nobody has told it.
-        ends_left: how often the end is still asked for.
-    """
-
-    def __init__(self, offset: int, producer_id: int, epoch: int) -> None:
-        self.position = offset
-        self.found: Marker | None = None
-        self.end, self.ends_left = -1, _ENDS_ASKED
-        self._offset, self._producer_id, self._epoch = offset, producer_id, epoch
-        self._is_whole = True
-
-    def take(self, records: bytes) -> bool:
-        """Take the next record batches; tell whether nothing behind them can matter."""
-        for batch in record_batches(records):
-            self._is_whole &= batch.base_offset <= self.position
-            self.position = batch.next_offset
-            if batch.producer_id != self._producer_id or batch.base_offset < self._offset:
-                continue
-            self._is_whole &= not batch.is_emptied_marker
-            self.found = _with_batch(self.found, batch, self._epoch, is_whole=self._is_whole)
-            if batch.commits is not None and batch.epoch > self._epoch:
-                # Its coordinator gives out a later epoch when all under ours is ended.
-                return True
-        return False
-
-
-class RecordBatchHeader:
-    """What the header of a record batch says; for a control batch also what its record does
-    (KIP-98).
-    """
-
-    def __init__(
-        self,
-        base_offset: int,
-        next_offset: int,
-        producer_id: int,
-        epoch: int,
-        commits: bool | None,  # noqa: FBT001
-        *,
-        is_emptied_marker: bool = False,
-    ) -> None:
-        self.base_offset = base_offset
-        self.next_offset = next_offset
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.commits = commits
-        self.is_emptied_marker = is_emptied_marker
-
-
-def _with_batch(
-    found: Marker | None, batch: RecordBatchHeader, epoch: int, *, is_whole: bool
-) -> Marker | None:
-    if batch.commits is None:
-        return None if batch.epoch == epoch else found
-    if found is not None:
-        return found
-    return Marker(batch.commits, batch.epoch, batch.base_offset, is_first=is_whole)
-
-
-def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
-    """Read the headers of record batches (format 2); a batch that is cut off at the end is left
-    out.
-
-    https://kafka.apache.org/documentation/#recordbatch
-    """
-    start = 0
-    while start + _BATCH_HEADER.size <= len(data):
-        base, length, _, _, _, attributes, delta, _, _, producer_id, epoch, _, count = (
-            _BATCH_HEADER.unpack_from(data, start)
-        )
-        end = start + _LENGTH_COUNTS_FROM + length
-        if end > len(data):
-            return
-        commits = None
-        # The cleaner of a compacted topic may leave the header alone: a marker that doesn't tell
-        # any more what it did.
-        is_control = bool(attributes & _IS_CONTROL)
-        if is_control and count:
-            commits = _control_type(data, start + _BATCH_HEADER.size)
-        yield RecordBatchHeader(
-            base,
-            base + delta + 1,
-            producer_id,
-            epoch,
-            commits,
-            is_emptied_marker=is_control and not count,
-        )
-        start = end
-
-
-def _control_type(data: bytes, position: int) -> bool | None:
-    """Return whether a control record commits; None when it ends no transaction (a leader
-    change, a snapshot).
-    """
-    _, position = _varint(data, position)
-    position += 1
-    for _ in range(3):
-        # Timestamp delta, offset delta, length of the key.
-        _, position = _varint(data, position)
-    _, kind = struct.unpack_from(">hh", data, position)
-    return {0: False, 1: True}.get(kind)
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            return (value >> 1) ^ -(value & 1), position
-
-
 class _Retry:
     """Pauses between turns, until a deadline."""
 
@@ -650,12 +520,18 @@ class _Retry:
         self._pause_s = _FIRST_BACKOFF_S
 
     def is_over(self) -> bool:
-        """Tell whether ``unless`` raises now."""
+        """Tell whether ``again`` raises now."""
         return time.monotonic() > self.deadline_s
 
-    def unless(self, done: bool, reason: Sequence[str]) -> None:  # noqa: FBT001
-        if done:
-            return
+    def again(self, reason: Sequence[str]) -> None:
+        """Pause before the next turn.
+
+        Args:
+            reason: why there has to be one: who, and what is wrong with it.
+
+        Raises:
+            SinkUnavailableError: the time is over.
+        """
         if self.is_over():
             raise SinkUnavailableError(f"{self.what}: {': '.join(reason)}. Asked again later.")
         self.pause()
