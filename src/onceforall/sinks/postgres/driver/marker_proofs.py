@@ -13,8 +13,6 @@ from onceforall.sinks.postgres.driver import marker_table, own_tables
 from onceforall.sinks.postgres.markers import CONFIRMED, PART, TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection
 
-DROPPED = "dropped"
-
 
 def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     """Tell whether a batch is complete in this database, by the markers of any mode. In the mode
@@ -73,11 +71,9 @@ def has_any(connection: Connection, owner: Owner) -> bool:
     return marker_table.exists(connection, owner.schema) and _any(connection, owner, parts=True)
 
 
-def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
-    """Return where a batch's markers are now, where that isn't the owner's schema: what is missing
-    here proves nothing then. ``DROPPED``: they are gone. Empty: they were not moved.
-
-    A backup that is put back by file, or by the log, has the table under its object id.
+def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str | None:
+    """Return where a batch's markers are now, where that isn't the owner's schema; None: they were
+    not moved. What is missing here proves nothing where they were.
 
     Args:
         connection: in whatever state.
@@ -86,17 +82,36 @@ def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) 
         oid: of the table of markers when the batch was confirmed; None where a release wrote it
             that didn't say.
     """
+    if oid is not None:
+        name = _name_of(connection, oid)
+        if name is not None and name != (owner.schema, TABLE):
+            return ".".join(name)
+    return next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), None)
+
+
+def were_dropped(connection: Connection, oid: int | None) -> bool:
+    """Tell whether the table of markers is gone that was there when a batch was confirmed: one that
+    was made in its place proves nothing.
+
+    A backup that is put back by file, or by the log, has the table under its object id.
+
+    Args:
+        connection: in whatever state.
+        oid: as for ``moved_to``.
+    """
+    return oid is not None and _name_of(connection, oid) is None
+
+
+def _name_of(connection: Connection, oid: int) -> tuple[str, str] | None:
+    """Return the schema and the name that a table has now; None: there is no such table."""
     query = (
         "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c "
         "JOIN pg_catalog.pg_namespace n "
         "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) "
         "%s::pg_catalog.oid"
     )
-    row = None if oid is None else connection.execute(query, [oid]).fetchone()
-    if row is not None and tuple(row) != (owner.schema, TABLE):
-        return ".".join(row)
-    found = next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), "")
-    return found or (DROPPED if oid is not None and row is None else "")
+    row = connection.execute(query, [oid]).fetchone()
+    return None if row is None else (str(row[0]), str(row[1]))
 
 
 def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:

@@ -16,7 +16,7 @@ from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.driver import marker_proofs
 from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import Marker
-from onceforall.sinks.postgres.statements import words
+from onceforall.sinks.postgres.statements import Connection, words
 from onceforall.sinks.postgres.table_names import quoted
 
 
@@ -76,25 +76,36 @@ def elsewhere(batch: Batch, committables: Sequence[Committable], found: str) -> 
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 
 
-def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str) -> CommitReport:
-    """Return what is reported where the markers that tell of the batch lie elsewhere now: it may
-    be complete, or be completed there.
+def told_without_markers(
+    connection: Connection, batch: Batch, committables: Sequence[Committable]
+) -> CommitReport | None:
+    """Return what is reported where the markers that tell of the batch lie elsewhere now, or were
+    dropped: it may be complete, or be completed there. None: they are where they were, so that
+    what they don't have isn't complete.
+
+    Args:
+        connection: in whatever state.
+        batch: which has no marker in the owner's schema.
+        committables: of it.
     """
     own = f"{batch.owner.schema}.{markers.TABLE}"
-    if place == marker_proofs.DROPPED:
+    place = marker_proofs.moved_to(connection, batch.owner, batch.batch, batch.markers)
+    if place is not None:
+        reason = (
+            f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, "
+            f"and not in {own}: the schema or the table was renamed or moved. Put them "
+            "back under that name, with the staging tables beside them (rename away or drop what "
+            f"was made in their place; ALTER SCHEMA … RENAME TO {batch.owner.schema}), "
+            "and start again"
+        )
+    elif marker_proofs.were_dropped(connection, batch.markers):
         reason = (
             f"the table {own} that was there before the decision was dropped, and perhaps made "
             f"again: only it could tell whether batch {batch.batch} is complete. (The start needs "
             "onceforall.adoptTarget, too, where it says that the sink is behind the commit log)"
         )
-        return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
-    reason = (
-        f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, and "
-        f"not in {own}: the schema or the table was renamed or moved. Put them "
-        "back under that name, with the staging tables beside them (rename away or drop what was "
-        f"made in their place; ALTER SCHEMA … RENAME TO {batch.owner.schema}), "
-        "and start again"
-    )
+    else:
+        return None
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 
 

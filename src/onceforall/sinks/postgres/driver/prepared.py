@@ -17,7 +17,12 @@ from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers, replication
 from onceforall.sinks.postgres.driver import marker_lock, marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
-from onceforall.sinks.postgres.driver.outcomes import elsewhere, joined, refuse_old, told_elsewhere
+from onceforall.sinks.postgres.driver.outcomes import (
+    elsewhere,
+    joined,
+    refuse_old,
+    told_without_markers,
+)
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Marker
 from onceforall.sinks.postgres.prepared_transactions import finish, locked, own_gids
@@ -199,10 +204,8 @@ def _with_proofs(
     retired = CommitReport(
         retired=tuple(c for c in committables if str(c["name"]) not in lost_names)
     )
-    if gone and (
-        moved := marker_proofs.moved_to(connection, batch.owner, batch.batch, batch.markers)
-    ):
-        return joined([retired, told_elsewhere(batch, gone, moved)])
+    if gone and (told := told_without_markers(connection, batch, gone)):
+        return joined([retired, told])
     reason = (
         f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} "
         "exists, so it was rolled back by somebody, "

@@ -66,7 +66,7 @@ from onceforall.sinks.postgres.driver.outcomes import (
     refuse_old,
     refused_at_commit,
     told_complete,
-    told_elsewhere,
+    told_without_markers,
     without_right,
 )
 from onceforall.sinks.postgres.identity import database_of
@@ -364,10 +364,8 @@ class Merger:
                 return told_complete(complete, batch, committables)
             missing = self._missing(connection, batch)
             if missing:
-                if moved := marker_proofs.moved_to(
-                    connection, batch.owner, batch.batch, batch.markers
-                ):
-                    return told_elsewhere(batch, committables, moved)
+                if told := told_without_markers(connection, batch, committables):
+                    return told
                 reason = (
                     f"the marker in {batch.owner.schema}.{markers.TABLE} doesn't have batch "
                     f"{batch.batch}, and {len(missing)} of "
