@@ -80,12 +80,18 @@ committable take part in that:
 - ``identity``, which ``confirm`` may put into one committable or several: what the target was at
   that moment. Another one than the log's aborts the attempt.
 
+Where a sink may keep what tells of a batch in several places of its target, and one of them may be
+restored without the others, ``confirm`` also says which it is: a JSON object under the key
+``place``. It comes back where the sink is asked for that batch: in ``StartInfo.place``, and, with
+``after``, under ``after_place`` on the first committable.
+
 **A committable** is a JSON object of less than 64 KiB with no secret in it. Its text ``name`` is
 unique among the sink's task attempts of a batch, names the transaction in the world, and is what
 ``Sweep.covers`` or ``covers_name`` is asked. All committables of a batch are in one entry of the
 commit log, which others may read and which later releases of the sink must understand. The library
-adds the keys ``task``, ``after``, ``rows`` (where rows are kept) and, in ``TaskAttempt.reusable``,
-``batch``: a sink has none of its own under these names, and hands back what it doesn't know. The
+adds the keys ``task``, ``after``, ``after_place``, ``rows`` (where rows are kept) and, in
+``TaskAttempt.reusable``, ``batch``: a sink has none of its own under these names, and hands back
+what it doesn't know. The
 size is checked by the conformance suite only: the attempt is aborted for any other committable that
 breaks these rules (``protocol.contract``), and for what ``confirm`` returns that is not the same
 transactions with the library's keys.
@@ -211,12 +217,15 @@ class StartInfo:
         sink: the sink's name in its query.
         spark: the query's session.
         output_mode: the query's: ``append``, ``update`` or ``complete``.
+        place: for ``holds``: what ``confirm`` put under ``place`` for that batch; None: it didn't,
+            or nobody knows.
     """
 
     query_id: str
     sink: str
     spark: SparkSession | None = None
     output_mode: str = "append"
+    place: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

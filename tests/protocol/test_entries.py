@@ -31,6 +31,7 @@ targets = st.builds(
     identity=st.none() | st.dictionaries(texts, texts, max_size=2),
     batch=st.none() | numbers,
     after=st.none() | numbers,
+    place=st.none() | st.just({"schema": "a"}),
     adopted=st.none() | st.dictionaries(texts, values, max_size=2),
 )
 commits = st.builds(

@@ -13,6 +13,7 @@ from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol import identity
 from onceforall.protocol import phases as P
+from onceforall.protocol.due_sweeps import older_sweeps
 from onceforall.protocol.entries import Digest, Target, entry_from_body
 from onceforall.protocol.history import Decided, History
 from protocol.building import Walk, answers, commit, handle, prepared, request
@@ -198,6 +199,43 @@ def test_a_batch_is_written_with_the_batch_before_it_in_each_sink():
     history = past(4, a=Target(HERE, 2, 1), b=Target(HERE, 4, 2))
     walk = Walk().writing(history, request(5))
     assert walk.only(do.RunWrites).after == {"a": 2, "b": 4}
+
+
+PLACE = {"schema": "s"}
+
+
+def test_a_batch_is_written_with_the_place_of_the_batch_before_it():
+    history = past(4, a=Target(HERE, 2, 1, place=PLACE), b=Target(HERE, 4, 2))
+    walk = Walk().writing(history, request(5))
+    assert walk.only(do.RunWrites).places == {"a": PLACE}
+
+
+def test_of_the_batch_before_the_last_nobody_knows_the_place():
+    target = Target(HERE, 4, 2, place=PLACE)
+    assert [target.place_of(batch) for batch in (4, 2, None)] == [PLACE, None, None]
+
+
+def test_a_decision_says_where_a_sink_keeps_what_tells_of_it():
+    run = Walk().writing().run
+    told = replace(commit(5), committables={"a": ({"name": "x", "place": PLACE},)})
+    assert identity.placed(run, told, {"a": HERE}).targets["a"].place == PLACE
+
+
+def test_a_sweep_says_which_batch_its_target_must_have():
+    history = past(4, a=Target(HERE, 4, 2, place=PLACE), b=Target(HERE, 3))
+    sweeps = older_sweeps(Walk().writing(history, request(5)).run, {})
+    assert (sweeps["a"].reached, sweeps["a"].place) == (4, PLACE)
+    for holds in (True, None):
+        assert identity.judge_sweep(sweeps["a"], "it", holds=holds) is None
+    refusal = identity.judge_sweep(sweeps["a"], "it", holds=False)
+    assert refusal is not None
+    assert refusal.message.startswith("Nothing is removed from the sink a: batch 4 ")
+
+
+def test_a_sweep_of_an_adopted_target_asks_for_no_batch():
+    history = past(4, a=Target(HERE, 4, 2, place=PLACE))
+    walk = Walk(adopt_targets=frozenset({"a"})).writing(history, request(5))
+    assert older_sweeps(walk.run, {})["a"].reached is None
 
 
 def test_an_adopted_target_has_no_batch_before():

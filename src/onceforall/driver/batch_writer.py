@@ -109,7 +109,7 @@ class SparkBatchWriter:
         self._forget_results()
         with _plain_errors(self.batch, self.stop_requested):
             self._call_and_write(decision)
-        return self._confirmed(started, self._digests(), decision.after)
+        return self._confirmed(started, self._digests(), decision)
 
     def write_kept(self, decision: WriteKept) -> Prepared:
         """Write lost transactions again from the rows that were kept; see
@@ -119,7 +119,7 @@ class SparkBatchWriter:
         self.outcome = "written again"
         with _plain_errors(self.batch, self.stop_requested):
             self._write_kept(decision)
-        return self._confirmed(started, {}, decision.after)
+        return self._confirmed(started, {}, decision)
 
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
@@ -160,11 +160,14 @@ class SparkBatchWriter:
         return Handover(self.sinks, others, in_session=self._jobs.in_session)
 
     def _confirmed(
-        self, started: float, digests: Mapping[str, tuple[Digest, ...]], after: Mapping[str, int]
+        self,
+        started: float,
+        digests: Mapping[str, tuple[Digest, ...]],
+        decision: RunWrites | WriteKept,
     ) -> Prepared:
         failpoints.hit("write.confirm.before")
         prepared = {
-            name: tuple({**c, "after": after[name]} for c in cs) if name in after else cs
+            name: _behind(cs, decision.after.get(name), decision.places.get(name))
             for name, cs in self.prepared_so_far().items()
         }
         synced = None if self.spark_files is None else self.spark_files.written()
@@ -457,6 +460,20 @@ class SparkBatchWriter:
     def _attempts_lost(self) -> bool:
         """Tell whether a task attempt may have left an open transaction."""
         return self._jobs.attempts_lost(self._results, self.clock)
+
+
+def _behind(
+    committables: tuple[Committable, ...],
+    after: int | None,
+    place: Mapping[str, Any] | None,
+) -> tuple[Committable, ...]:
+    """Return a sink's committables with what the log knows of the batch before them; see ``sink``,
+    "The target".
+    """
+    if after is None or not committables:
+        return committables
+    first, *others = ({**c, "after": after} for c in committables)
+    return (first if place is None else {**first, "after_place": dict(place)}, *others)
 
 
 def _step_of(task: WriteTask) -> str:

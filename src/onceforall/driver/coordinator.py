@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 from onceforall.common import clock, logs
 from onceforall.common.threads import Threads, start_thread
 from onceforall.driver.closing import close_all
+from onceforall.driver.swept import swept
 from onceforall.errors import (
     BatchTooSlowError,
     ConfigurationError,
@@ -596,7 +597,7 @@ class Coordinator:
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         self._best_effort(
-            f"sweeping sink {name}", lambda: self._resources.sinks[name].recover(sweep)
+            f"sweeping sink {name}", partial(swept, self._resources.sinks[name], sweep)
         )
 
     @staticmethod

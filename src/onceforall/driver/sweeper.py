@@ -12,6 +12,7 @@ from onceforall.commit_log import CommitLog
 from onceforall.common import logs
 from onceforall.common.threads import start_thread
 from onceforall.driver.closing import close
+from onceforall.driver.swept import swept
 from onceforall.errors import text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.sweeping import Sweep
@@ -130,7 +131,7 @@ class Sweeper:
         try:
             failpoints.hit("sweeper.before")
             with logs.about(sink=name):
-                self._sinks[name].recover(sweep)
+                swept(self._sinks[name], sweep)
             failpoints.hit("sweeper.after")
         except Exception as error:  # noqa: BLE001  the next turn does it
             logger.warning("sweeping sink %s is tried again later: %s", name, text_of(error))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from onceforall.commit_log import binding
 from onceforall.common import logs
@@ -99,8 +100,9 @@ def check_targets(
         raise refusal.error(refusal.message)
     must_have = identity.complete_batches(decided, targets, committed)
     for name, batch in must_have.items():
+        start = replace(starts[name], place=targets[name].place_of(batch))
         refusal = identity.judge_reach(
-            name, batch, repr(sinks[name]), holds=sinks[name].holds(starts[name], batch)
+            name, batch, repr(sinks[name]), holds=sinks[name].holds(start, batch)
         )
         if refusal is not None:
             raise refusal.error(refusal.message)

@@ -43,6 +43,7 @@ from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.driver.closing import close_all
 from onceforall.driver.coordinator import Coordinator, Prepared, Resources
+from onceforall.driver.swept import swept
 from onceforall.driver.targets import check_adopted, check_targets, identity_of, kinds_of
 from onceforall.errors import (
     ConfigurationError,
@@ -460,7 +461,7 @@ def _recover(
                 f"Batch {completed} was decided and not known to be complete; it is complete on "
                 f"{_sinks_of(decided.commit)} now."
             )
-        aborted = {name: sinks[name].recover(sweep) for name, sweep in sweeps.items()}
+        aborted = {name: swept(sinks[name], sweep) for name, sweep in sweeps.items()}
         report.say(f"Undecided transactions are aborted ({_counted(aborted)} since recovery).")
     finally:
         coordinator.close()

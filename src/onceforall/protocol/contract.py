@@ -13,7 +13,7 @@ from typing import Any
 from onceforall.protocol.eligibility import Able
 from onceforall.protocol.entries import Committable
 
-LIBRARY_KEYS = frozenset({"task", "after", "rows", "batch"})
+LIBRARY_KEYS = frozenset({"task", "after", "after_place", "rows", "batch"})
 """What the library itself adds to a committable."""
 
 RESTORE = (

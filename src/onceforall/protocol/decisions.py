@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from onceforall.errors import OnceForAllError
 from onceforall.protocol.entries import Claim, Commit, Committable
@@ -78,7 +79,7 @@ class RunWrites:
     ``generation`` (that of names) and ``incarnation`` are part of the name of every new handle; see
     ``state.Run``. ``redo``: only these tasks write, all others only digest; None: all write.
     ``after``: per sink, the last batch that is complete there as far as the log knows; see
-    ``identity.predecessors``.
+    ``identity.predecessors``. ``places``: see ``identity.places``.
     """
 
     batch: int
@@ -87,6 +88,7 @@ class RunWrites:
     incarnation: int = 0
     redo: frozenset[Task] | None = None
     after: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class WriteKept:
     """Write lost transactions again from the rows that were kept beside the log. Answer:
     WritesPrepared or WritesFailed.
 
-    ``generation``: that of names, as in RunWrites; ``after`` is as there, too.
+    ``generation``: that of names, as in RunWrites; ``after`` and ``places`` are as there, too.
     """
 
     batch: int
@@ -102,6 +104,7 @@ class WriteKept:
     incarnation: int
     lost: Mapping[str, tuple[Committable, ...]]
     after: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from onceforall.protocol.answers import name_of
 from onceforall.protocol.entries import Committable
+from onceforall.protocol.identity import complete_batches, known
 from onceforall.protocol.phases import Deciding, Stopped
 from onceforall.protocol.state import Run
 from onceforall.protocol.sweeping import Sweep
@@ -46,8 +47,25 @@ def _sweeps(
 ) -> dict[str, Sweep]:
     config = run.config
     names = frozenset(name_of(c) for committables in spared.values() for c in committables)
+    targets = known(run)
+    reached = {
+        sink: batch
+        for sink, batch in complete_batches(
+            run.history.decided, targets, run.spark_committed
+        ).items()
+        if sink not in run.unplaced
+    }
     return {
-        sink: Sweep(config.query_id, sink, run.name_generation, own, names) for sink in config.sinks
+        sink: Sweep(
+            config.query_id,
+            sink,
+            run.name_generation,
+            own,
+            names,
+            reached.get(sink),
+            targets[sink].place_of(reached[sink]) if sink in reached else None,
+        )
+        for sink in config.sinks
     }
 
 

@@ -87,12 +87,18 @@ class Target:
         after: the one before that; None: not known, or there is none.
         adopted: the body of the target that was given up for this one by a user's word; None: none
             was.
+        place: where in the target the sink keeps what tells of ``batch``; None: not known.
     """
 
     identity: Mapping[str, Any] | None = None
     batch: int | None = None
     after: int | None = None
     adopted: Mapping[str, Any] | None = None
+    place: Mapping[str, Any] | None = None
+
+    def place_of(self, batch: int | None) -> Mapping[str, Any] | None:
+        """Return where the sink keeps what tells of a batch; None: not known."""
+        return self.place if batch == self.batch else None
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
@@ -103,14 +109,16 @@ class Target:
         }
         known = {} if self.identity is None else {"identity": dict(self.identity)}
         adopted = {} if self.adopted is None else {"adopted": dict(self.adopted)}
-        return {**known, "position": position, **adopted}
+        place = {} if self.place is None else {"place": dict(self.place)}
+        return {**known, "position": position, **adopted, **place}
 
 
 def _target(body: Mapping[str, Any]) -> Target:
-    identity, position, adopted = (
+    identity, position, adopted, place = (
         body.get("identity"),
         body.get("position", {}),
         body.get("adopted"),
+        body.get("place"),
     )
     batch, after = position.get("batch"), position.get("after")
     return Target(
@@ -118,6 +126,7 @@ def _target(body: Mapping[str, Any]) -> Target:
         None if batch is None else int(batch),
         None if after is None else int(after),
         None if adopted is None else dict(adopted),
+        None if place is None else dict(place),
     )
 
 

@@ -27,6 +27,7 @@ from onceforall.protocol.events import SinkAnswers
 from onceforall.protocol.history import Decided
 from onceforall.protocol.judgement import Refusal
 from onceforall.protocol.state import Run
+from onceforall.protocol.sweeping import Sweep
 
 Identity = Mapping[str, Any]
 """What tells a target from any other under the same name and address: a small JSON object of the
@@ -210,6 +211,28 @@ def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Ref
     )
 
 
+def judge_sweep(sweep: Sweep, shown: str, *, holds: bool | None) -> Refusal | None:
+    """Judge whether a target is behind the log, so that nothing may be swept there: what lies
+    prepared in it may be all that is left of a batch that is complete by the log.
+
+    Args:
+        sweep: with a batch that the target must have.
+        shown: how to show the sink.
+        holds: whether it has that batch; None: it can't tell.
+    """
+    if holds is not False:
+        return None
+    return Refusal(
+        CheckpointMismatchError,
+        f"Nothing is removed from the sink {sweep.sink}: batch {sweep.reached} is complete there "
+        f"by the commit log, and {shown} doesn't have it, so what lies prepared there may be all "
+        "that is left of its rows. It was restored from an older backup, is a standby that was "
+        "promoted without the last commits, or what it keeps for itself was deleted. Put the newer "
+        "state back; if there is none, see to what is prepared before you start with "
+        f"onceforall.adoptTarget={sweep.sink}, which removes it.",
+    )
+
+
 def unplaced(answers: Mapping[str, SinkAnswers]) -> frozenset[str]:
     """Return the sinks on which a batch that is closed nevertheless has transactions that are
     lost or in doubt.
@@ -229,15 +252,33 @@ def _before(run: Run, sink: str, target: Target, batch: int) -> int | None:
     return None if sink in run.unplaced else target.batch
 
 
+def places(run: Run, after: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
+    """Return per sink where in its target it keeps what tells of a batch, where the log knows it.
+
+    Args:
+        run: before the batch is written.
+        after: per sink, which batch: ``predecessors``.
+    """
+    targets = known(run)
+    found = {sink: targets[sink].place_of(batch) for sink, batch in after.items()}
+    return {sink: place for sink, place in found.items() if place is not None}
+
+
 def confirmed(committables: Mapping[str, tuple[Committable, ...]]) -> dict[str, Identity]:
     """Return the targets' identities as the sinks' ``confirm`` has put them into a committable,
     where it has.
     """
+    return _told(committables, "identity")
+
+
+def _told(
+    committables: Mapping[str, tuple[Committable, ...]], key: str
+) -> dict[str, Mapping[str, Any]]:
     return {
-        sink: c["identity"]
+        sink: c[key]
         for sink, cs in committables.items()
         for c in cs
-        if isinstance(c.get("identity"), Mapping)
+        if isinstance(c.get(key), Mapping)
     }
 
 
@@ -251,12 +292,15 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
         confirmed: the identities of what was prepared for it.
     """
     found = {**run.config.identities, **confirmed}
+    kept_in = _told(commit.committables, "place")
     targets = {}
     for sink, last in known(run).items():
         stays = last if last.batch is None else replace(last, adopted=None)
         # Where the batch is written anew without this sink, its target reaches what came before.
         targets[sink] = (
-            replace(stays, batch=last.after, after=None) if last.batch == commit.batch else stays
+            replace(stays, batch=last.after, after=None, place=None)
+            if last.batch == commit.batch
+            else stays
         )
     for sink in sorted(_written(run, commit)):
         last = known(run).get(sink, Target())
@@ -264,7 +308,11 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
         if identity is not None:
             given_up = last.adopted if last.batch is None else None
             targets[sink] = Target(
-                identity, commit.batch, _before(run, sink, last, commit.batch), given_up
+                identity,
+                commit.batch,
+                _before(run, sink, last, commit.batch),
+                given_up,
+                kept_in.get(sink),
             )
     return replace(commit, targets=targets, kinds=_kinds(run, commit))
 

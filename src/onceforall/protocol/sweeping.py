@@ -25,14 +25,20 @@ who would. Why that aborts nothing that is decided:
 - A run that was replaced goes on with its own sweeps, below its own generation: chains that were
   sealed then are the same now, and so is what it spares.
 
+All of this is about the target that the log speaks of. One that is behind it, a standby that was
+promoted without the last commits or what a backup had, may have open again what a decision names
+that is complete by the log, and have nothing else of its rows. So a sweep says which batch its
+target must have (``reached``), and whoever sweeps asks the sink before (``driver.swept``).
+
 In its *own* generation other sinks of the run are writing, so there a sink aborts only what bears
 its own name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onceforall.protocol.names import parse_name, sink_code
 
@@ -48,6 +54,9 @@ class Sweep:
         own: whether the run's own generation is swept too; allowed only between the end of a
             batch's job and its DONE, or between two batches when the run rolls.
         spared: the names of all sinks that a decision without DONE has; never aborted.
+        reached: the last batch that the log knows to be complete in this sink; None: it knows
+            none. Nothing is swept where the target doesn't have it.
+        place: as ``StartInfo.place``, for that batch.
     """
 
     query_id: str
@@ -55,6 +64,8 @@ class Sweep:
     generation: int
     own: bool = False
     spared: Collection[str] = frozenset()
+    reached: int | None = None
+    place: Mapping[str, Any] | None = None
 
     def covers(self, query_id: str, sink: str, generation: int, name: str) -> bool:
         """Tell whether a transaction may be aborted.

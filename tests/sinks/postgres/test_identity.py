@@ -1,13 +1,15 @@
 """Which database it is, and whether it has what the commit log says is complete there."""
 
 import copy
+from dataclasses import replace
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from onceforall.errors import AttemptFailedError, SinkCheckError
-from onceforall.sink import StartInfo
+from onceforall.driver.swept import swept
+from onceforall.errors import AttemptFailedError, CheckpointMismatchError, SinkCheckError
+from onceforall.sink import StartInfo, Sweep
 from support.postgres_sink import KEYED, Query, rows
 
 pytestmark = pytest.mark.postgres
@@ -93,7 +95,47 @@ def test_markers_in_the_schema_of_before_still_count(database):
     moved = query.successor(staging_schema="elsewhere")
     assert moved.sink.holds(start(query), 0)
     assert moved.sink.holds(start(query), 1) is False
+    assert moved.sink.holds(replace(start(query), place={"schema": "onceforall"}), 0)
+    # What the decision says it had is there, and lacks the batch.
+    assert moved.sink.holds(replace(start(query), place={"schema": "elsewhere"}), 0) is False
+    # It was renamed since.
+    assert moved.sink.holds(replace(start(query), place={"schema": "gone"}), 0)
     write(moved, 1, after=0)
+    assert query.ids() == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_copy_of_the_markers_is_no_proof_that_a_restored_database_has_the_batch(database, mode):
+    query = made(database, mode)
+    write(query, 0)
+    write(query, 1, after=0)
+    taken_along(query, "set_aside")
+    # As a restored backup would be.
+    query.execute("DELETE FROM t WHERE id = 1")
+    query.execute("UPDATE onceforall.markers SET batch = 0, names = '' WHERE batch = 1")
+    place = {"schema": "onceforall"}
+    told = replace(start(query), place=place)
+    assert query.sink.holds(told, 0)
+    assert query.sink.holds(told, 1) is False
+    committable = query.write(2, rows(2))
+    with pytest.raises(AttemptFailedError, match="restored from an older state"):
+        query.sink.confirm([{**committable, "after": 1, "after_place": place}])
+    query.sink.abort([committable])
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_what_is_prepared_stays_where_the_database_is_behind_the_log(database, mode):
+    """As on a standby that was promoted without the last commit."""
+    query = made(database, mode)
+    write(query, 0)
+    committable = query.write(1, rows(1))
+    sweep = Sweep(query.id, query.name, 9, reached=1, place={"schema": "onceforall"})
+    with pytest.raises(CheckpointMismatchError, match="may be all that is left of its rows"):
+        swept(query.sink, sweep)
+    decided = query.sink.confirm([committable])
+    assert decided[0]["place"] == sweep.place
+    assert len(query.commit(1, decided).retired) == 1
+    assert swept(query.sink, sweep) == 0
     assert query.ids() == [0, 1]
 
 

@@ -56,7 +56,10 @@ def lost_fenced(run: Run, at: FencingLost, event: LostFenced) -> Outcome:  # noq
     redo, batch = at.redo, at.request.batch
     if redo.way is Way.KEPT:
         after = identity.predecessors(run, batch)
-        writing = WriteKept(batch, run.name_generation, run.incarnation, redo.lost, after=after)
+        places = identity.places(run, after)
+        writing = WriteKept(
+            batch, run.name_generation, run.incarnation, redo.lost, after=after, places=places
+        )
         return replace(run, phase=WritingAgain(at.request, at.decided, redo)), (writing,)
     if redo.way is Way.WHOLE:
         return _write_again(run, at.request, at.decided, redo)
@@ -142,7 +145,15 @@ def _write_again(run: Run, request: BatchRequested, decided: Decided, redo: Redo
     tasks = None if redo.plan is None else frozenset(redo.plan.tasks)
     after = identity.predecessors(run, request.batch)
     return replace(run, phase=WritingAgain(request, decided, redo)), (
-        RunWrites(request.batch, run.name_generation, {}, run.incarnation, tasks, after=after),
+        RunWrites(
+            request.batch,
+            run.name_generation,
+            {},
+            run.incarnation,
+            tasks,
+            after=after,
+            places=identity.places(run, after),
+        ),
     )
 
 

@@ -55,7 +55,12 @@ def judge_request(run: Run, request: BatchRequested) -> Outcome:
         after = identity.predecessors(run, request.batch)
         return replace(run, phase=Writing(request)), (
             RunWrites(
-                request.batch, run.name_generation, run.reusable, run.incarnation, after=after
+                request.batch,
+                run.name_generation,
+                run.reusable,
+                run.incarnation,
+                after=after,
+                places=identity.places(run, after),
             ),
         )
     if verdict is Verdict.SKIP:

@@ -485,8 +485,8 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
         that all prepared transactions are there.
 
         Returns:
-            The committables, with ``identity`` and ``markers`` (the object id of that table) on the
-            first one.
+            The committables, with ``identity``, ``place`` and ``markers`` (the object id of that
+            table) on the first one.
 
         Raises:
             RefusedRecordError: the table refuses a row; the message names the first one.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from onceforall.protocol.entries import Committable
 from onceforall.sinks.postgres.markers import Marker, Owner
@@ -36,6 +37,7 @@ class Batch:
         names: the committables' names.
         after: the batch before it in this sink, by the commit log; None: not known.
         markers: the object id of the table of markers when it was confirmed; None: not known.
+        after_in: the schema whose markers have the batch before it; None: not known.
     """
 
     owner: Owner
@@ -47,6 +49,7 @@ class Batch:
     names: tuple[str, ...]
     after: int | None = None
     markers: int | None = None
+    after_in: str | None = None
 
     @property
     def marker(self) -> Marker:
@@ -85,4 +88,15 @@ def batch_of(committables: Sequence[Committable]) -> Batch:
         tuple(names),
         max((int(c["after"]) for c in committables if c.get("after") is not None), default=None),
         next((int(c["markers"]) for c in committables if c.get("markers") is not None), None),
+        next((schema_of(c["after_place"]) for c in committables if "after_place" in c), None),
     )
+
+
+def place(schema: str) -> dict[str, str]:
+    """Return how a committable says which schema's markers have its batch."""
+    return {"schema": schema}
+
+
+def schema_of(place: Mapping[str, Any] | None) -> str | None:
+    """Read back what ``place`` has said; None: nothing was."""
+    return None if place is None else str(place["schema"])

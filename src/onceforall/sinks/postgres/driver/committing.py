@@ -20,7 +20,7 @@ from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction, Sweep
 from onceforall.sinks.postgres.driver import prepared
-from onceforall.sinks.postgres.driver.batches import Connect, batch_of
+from onceforall.sinks.postgres.driver.batches import Connect, batch_of, place
 from onceforall.sinks.postgres.driver.outcomes import joined
 from onceforall.sinks.postgres.driver.staged import Merger
 from onceforall.sinks.postgres.driver.sweeping import remove_named, sweep_all
@@ -86,7 +86,12 @@ class Committer:
         with self._lock:
             table = patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
         return [
-            {**committables[0], "identity": {"database": batch.database}, "markers": table},
+            {
+                **committables[0],
+                "identity": {"database": batch.database},
+                "markers": table,
+                "place": place(batch.owner.schema),
+            },
             *committables[1:],
         ]
 

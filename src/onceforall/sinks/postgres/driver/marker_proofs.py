@@ -10,21 +10,32 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres.driver import marker_table, own_tables
+from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import CONFIRMED, PART, TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection
 
 
-def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
+def has_batch(connection: Connection, owner: Owner, batch: int, kept_in: str | None) -> bool:
     """Tell whether a batch is complete in this database, by the markers of any mode. In the mode
     ``upsert`` there is none behind its last task, so that a batch counts from its first one on.
 
     A query may have had its markers in another schema, which was changed since, and perhaps changed
-    back: where this one doesn't have the batch, every
-    table of markers of a trusted owner's is looked into.
+    back: where this one doesn't have the batch, tables of markers of a trusted owner's are looked
+    into. Only that of the schema which had it counts, if it is there: a copy that somebody has set
+    aside is no proof that what was restored in its place has the batch.
+
+    Args:
+        connection: in whatever state.
+        owner: whose.
+        batch: which.
+        kept_in: the schema that had its marker, by the commit log; None: it doesn't say.
     """
     if marker_table.exists(connection, owner.schema) and says(connection, owner, batch):
         return True
-    return bool(places_of(connection, owner, batch, parts=False))
+    places = places_of(connection, owner, batch, parts=False)
+    if kept_in is not None and marker_table.exists(connection, kept_in):
+        return kept_in in places
+    return bool(places)
 
 
 def says(connection: Connection, owner: Owner, batch: int) -> bool:
@@ -114,20 +125,16 @@ def _name_of(connection: Connection, oid: int) -> tuple[str, str] | None:
     return None if row is None else (str(row[0]), str(row[1]))
 
 
-def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:
+def check_predecessor(connection: Connection, batch: Batch) -> None:
     """Refuse a batch where the database doesn't have the one before it.
-
-    Args:
-        connection: in whatever state.
-        owner: whose.
-        after: the batch before, by the commit log; None: it knows none.
 
     Raises:
         AttemptFailedError: it isn't there.
     """
+    owner, after = batch.owner, batch.after
     if after is None or says(connection, owner, after):
         return
-    if not has_batch(connection, owner, after):
+    if not has_batch(connection, owner, after, batch.after_in):
         raise AttemptFailedError(
             f"No marker in this database has batch {after} as a whole, which the commit log knows "
             f"to be complete here (table {owner.schema}.{TABLE}): it was "

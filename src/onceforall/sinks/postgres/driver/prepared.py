@@ -45,7 +45,7 @@ def confirm(connection: Connection, batch: Batch) -> int | None:
     complete = markers.read(connection, batch.owner)
     if complete is not None and complete.batch >= batch.batch:
         refuse_old(complete, batch)
-    marker_proofs.check_predecessor(connection, batch.owner, batch.after)
+    marker_proofs.check_predecessor(connection, batch)
     with locked(connection, batch.owner, batch.generation, batch.batch, shared=False):
         if not markers.raise_to(
             connection, batch.owner, markers.CONFIRMED, Marker(batch.batch, batch.generation)

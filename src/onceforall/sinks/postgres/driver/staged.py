@@ -142,7 +142,7 @@ class Merger:
         try:
             self._drop_left(connection)
             begin(connection)
-            marker_proofs.check_predecessor(connection, batch.owner, batch.after)
+            marker_proofs.check_predecessor(connection, batch)
             if not self._advance(connection, batch):
                 complete = markers.read(connection, batch.owner)
                 assert complete is not None

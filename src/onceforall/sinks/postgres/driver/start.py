@@ -15,6 +15,7 @@ from onceforall.sinks.postgres.driver import (
     table_creation,
     table_lookup,
 )
+from onceforall.sinks.postgres.driver.batches import schema_of
 from onceforall.sinks.postgres.driver.columns import columns_for
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Owner
@@ -37,7 +38,9 @@ def holds(connection: Connection, options: Options, start: StartInfo, batch: int
         SinkCheckError: the table of markers could run somebody's code.
     """
     start_checks.check_markers(connection, options.staging_schema)
-    return marker_proofs.has_batch(connection, _owner(options, start), batch)
+    return marker_proofs.has_batch(
+        connection, _owner(options, start), batch, schema_of(start.place)
+    )
 
 
 def check_database(
