@@ -442,7 +442,7 @@ def test_the_proof_lies_in_a_partition_of_the_transaction():
 class Told:
     """A reader of a cluster in which one coordinator is loading."""
 
-    def states_known_soon(self, names, patience_s, reasons):
+    def states_known_soon(self, names, reasons):
         reasons["untold"] = "the coordinator answered CoordinatorLoadInProgress (14)"
         return {"told": TransactionState("Ongoing", 7, 3, (("t", 1),))}
 

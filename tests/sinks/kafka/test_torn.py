@@ -714,3 +714,27 @@ def test_without_doubt_late_requests_tear_transactions(proxied, proxy, topic, co
         except AssertionError:
             torn += 1
     assert torn > 0
+
+
+def test_a_start_commits_what_is_decided_also_where_each_request_takes_a_second(
+    topic, query, proxy, committed
+):
+    """Two requests, one after the other, tell where a transaction has written."""
+    where = topic()
+    before = query(where)
+    decided = before.sink.confirm([before.prepare(["a"])])
+    before.sink.close()
+    successor = query(where, servers=proxy.address)
+    successor.id = before.id
+    for api in (Api.FIND_COORDINATOR, Api.DESCRIBE_TRANSACTIONS):
+        proxy.delay(api, 1.1, count=1000)
+    for _ in range(3):
+        try:
+            report = successor.commit(*decided)
+        except SinkUnavailableError:
+            continue
+        break
+    else:
+        pytest.fail("no call has more time than the first one")
+    assert len(report.completed) + len(report.retired) == 1
+    assert [message.value() for message in committed(where)] == [b"a"]

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logs.logger("onceforall.sinks.kafka")
 
-_PATIENCE_S = 2.0
-
 
 def confirmed(
     committables: Sequence[KafkaCommittable], topics: Collection[str], reader: TransactionReader
@@ -317,7 +315,7 @@ def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str
     if not names:
         return {}
     reasons: dict[str, str] = {}
-    known = reader.states_known_soon(sorted(names), _PATIENCE_S, reasons)
+    known = reader.states_known_soon(sorted(names), reasons)
     written = {
         name: state.partitions
         for name, state in known.items()

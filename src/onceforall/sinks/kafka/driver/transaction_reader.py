@@ -50,6 +50,7 @@ _OK, _OFFSET_OUT_OF_RANGE = 0, 1
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _FIRST_BACKOFF_S = 0.01
 _LAST_BACKOFF_S = 0.2
+_FIRST_PATIENCE_S = 2.0
 
 _FETCH_MAX_VERSION = 12
 """The last version that names topics and not their ids."""
@@ -76,6 +77,7 @@ class TransactionReader:
         # between the two as gone.
         self._told: Mapping[Partition, Address | None] = {}
         self._hidden: frozenset[str] = frozenset()
+        self._patience_s = _FIRST_PATIENCE_S
 
     def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
         """Return the states of transactional ids; None for one that is forgotten.
@@ -157,18 +159,20 @@ class TransactionReader:
         )
 
     def states_known_soon(
-        self, names: Collection[str], patience_s: float, reasons: dict[str, str]
+        self, names: Collection[str], reasons: dict[str, str]
     ) -> dict[str, TransactionState | None]:
         """Return what those coordinators tell of transactional ids that answer within a short
         time; None for an id that is forgotten.
 
+        Whoever is untold is asked for again by a later call, which has more time, up to the
+        client's: brokers that are slow would else never be understood.
+
         Args:
             names: the ids.
-            patience_s: how long to ask.
             reasons: gets why the others are not told, by id.
         """
         found: dict[str, TransactionState | None] = {}
-        deadline_s = time.monotonic() + patience_s
+        deadline_s = time.monotonic() + self._patience_s
         backoff_s = _FIRST_BACKOFF_S
         while missing := [name for name in names if name not in found]:
             try:
@@ -180,6 +184,9 @@ class TransactionReader:
                 break
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+        are_told = found.keys() >= set(names)
+        longer_s = min(2 * self._patience_s, self._client.deadline_s)
+        self._patience_s = _FIRST_PATIENCE_S if are_told else longer_s
         return found
 
     def _ask_states(
