@@ -176,6 +176,40 @@ def test_the_end_of_a_run_is_followed_by_sweeps_soon_however_long_it_lived(monke
     assert waits[lived + 1 :] == [1, 2, 4, 8]
 
 
+def test_a_batch_that_fails_is_followed_by_a_sweep_soon_and_by_no_cleaning(monkeypatch):
+    """A sink may hold a merge, with its locks, until it is closed behind the last sweep."""
+    run = run_of(Execution(False), OWN)
+    alive = [True]
+    run.is_active = lambda: bool(alive)
+    sweeps, done = sweeper_of(run), []
+    run._sweeper, sweeps._is_clean = sweeps, True
+    monkeypatch.setattr(run, "_take", lambda *_: 1 / 0)
+
+    class Changed:
+        is_set = False
+
+        def set(self):
+            self.is_set = True
+
+        def clear(self):
+            self.is_set = False
+
+        def wait(self, timeout):
+            if len(done) == 4:
+                with pytest.raises(ZeroDivisionError):
+                    run.take(None, 1, None)
+                alive.clear()
+            done.append(timeout)
+            return self.is_set
+
+    sweeps._changed = Changed()
+    monkeypatch.setattr(sweeps, "sweep_all", lambda _: None)
+    monkeypatch.setattr(sweeps, "_clean", lambda: done.append("cleaned"))
+    sweeps.until_the_end()
+    # In the fifth turn it has failed.
+    assert done == [1, 2, 4, 8, 15, 1, 1, 2, 4, 8]
+
+
 @pytest.mark.parametrize(
     ("alive", "closed", "closes"),
     [(False, False, True), (None, False, True), (True, True, True), (True, False, False)],

@@ -423,6 +423,10 @@ class QueryRun:
         self._taking = True
         try:
             self._take(batch, batch_id, function)
+        except BaseException:
+            if self._sweeper is not None:
+                self._sweeper.soon()
+            raise
         finally:
             self._taking = False
 

@@ -59,6 +59,7 @@ class Sweeper:
         self._forget_aborted = forget_aborted
         self._sweeps: Mapping[str, Sweep] = {}
         self._sealed_below = 0
+        self._is_clean = True
         self._changed = threading.Event()
         self._closed = threading.Event()
 
@@ -78,6 +79,13 @@ class Sweeper:
     def repeat(self, sweeps: Mapping[str, Sweep], sealed_below: int) -> None:
         """Sweep these from now on, and clean the log below a generation."""
         self._sweeps, self._sealed_below = sweeps, sealed_below
+        self._is_clean = False
+        self._changed.set()
+
+    def soon(self) -> None:
+        """Sweep soon, for a batch has failed: the run may have ended, and a sink may hold a
+        transaction with its locks until it is closed.
+        """
         self._changed.set()
 
     def until_the_end(self) -> None:
@@ -102,7 +110,9 @@ class Sweeper:
             ):
                 self._changed.clear()
                 turn = 0
-                self._clean()
+                if not self._is_clean:
+                    self._is_clean = True
+                    self._clean()
                 continue
             turn += 1
             last = not self._is_active()
