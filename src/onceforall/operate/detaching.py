@@ -212,7 +212,9 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         return Detachment(tuple(report.steps), log=folder)
     log = bound.log()
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
-    config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
+    config = _run_config(
+        path, query_id, checked, adopt_checkpoint=adopt_checkpoint, adopt_target=adopt_target
+    )
     if dry_run:
         close_all(checked)
         return _foresee(path, config, bound, log, report)
@@ -324,6 +326,7 @@ def _run_config(
     sinks: Mapping[str, TwoPhaseCommitSink],
     *,
     adopt_checkpoint: bool,
+    adopt_target: Collection[str],
 ) -> RunConfig:
     return RunConfig(
         query_id=query_id,
@@ -332,6 +335,7 @@ def _run_config(
         sinks=tuple(sinks),
         kinds=kinds_of(sinks),
         adopt_checkpoint=adopt_checkpoint,
+        adopt_targets=frozenset(adopt_target),
         owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
         **asdict(place.here(path)),
     )
