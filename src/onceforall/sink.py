@@ -8,7 +8,8 @@ batch:
 - *method* (*where*): *when, and how often*
 - ``identity`` (driver): at ``start()`` and with the run's query id, before ``check``; after it
   where there was no target yet
-- ``holds`` (driver): with ``identity``, where the log knows a batch that must be there
+- ``holds`` (driver): with ``identity``, where the log knows a batch that must be there; and right
+  before each ``recover``, then without a session in its ``StartInfo``
 - ``check`` (driver): at ``start()`` and again with the run's query id, before any data moves
 - ``columns`` (driver): at ``start()`` and once or more per write: what of the rows the sink takes
 - ``recover`` (driver): at each start after ``commit`` of what is decided, after an abort, and now
@@ -42,9 +43,8 @@ With ``Capabilities.empty_batches`` a write without any row gets a transaction o
 **Concurrency.** In a task ``pre_commit`` of two transactions of one object may run at once, nothing
 else does. Tasks run in several processes, and one process runs many, one after the other: of
 several batches, attempts and queries. On the driver one thread goes through a batch, and another
-one may call ``recover`` at any time beside it. Another process may do all of that for the same
-query: a driver that was thought dead and was only
-frozen, with its tasks.
+one may call ``holds`` and ``recover`` at any time beside it. Another process may do all of that for
+the same query: a driver that was thought dead and was only frozen, with its tasks.
 
 **Any instruction may be the last.** ``commit``, ``abort``, ``retire`` and ``recover`` are
 idempotent: in another process, at once in several, after having been cut off anywhere, and for what

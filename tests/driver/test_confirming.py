@@ -7,6 +7,7 @@ import pytest
 
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import AttemptFailedError
+from onceforall.protocol.decisions import RunWrites
 from onceforall.sink import Capabilities
 from onceforall.task.write_task import WriteTask
 
@@ -89,6 +90,26 @@ def test_an_answer_of_confirm_that_would_lose_rows_aborts_the_attempt(confirm):
 def test_what_confirm_adds_is_decided_as_the_log_gives_it_back():
     found = confirmed(Sink(lambda cs: [{**c, "proof": (1, 2)} for c in cs]))
     assert found["out"][1] == {"name": "t1", "task": [0, 1], "proof": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("after", "places", "first", "others"),
+    [
+        ({}, {}, {}, {}),
+        ({"out": 2}, {}, {"after": 2}, {"after": 2}),
+        ({"out": 2}, {"out": {"at": 1}}, {"after": 2, "after_place": {"at": 1}}, {"after": 2}),
+        ({"other": 2}, {"other": {"at": 1}}, {}, {}),
+    ],
+)
+def test_confirm_is_given_what_the_log_knows_of_the_batch_before(after, places, first, others):
+    given = []
+    written = writer(Sink(lambda cs: given.extend(map(dict, cs)) or cs))
+    written._attempts_lost = lambda: False
+    decision = RunWrites(3, 1, {}, after=after, places=places)
+    prepared = written._confirmed(0.0, {}, decision)
+    expected = [{"name": f"t{n}", "task": [0, n]} for n in range(3)]
+    assert given == [{**expected[0], **first}, *({**c, **others} for c in expected[1:])]
+    assert prepared.committables == {"out": tuple(given)}
 
 
 @pytest.mark.parametrize(

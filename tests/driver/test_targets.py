@@ -24,6 +24,7 @@ class Looked:
         self._identity = identity
         self._batches = batches
         self.asked = []
+        self.places = []
 
     def __repr__(self):
         return "Looked('/there')"
@@ -34,6 +35,7 @@ class Looked:
 
     def holds(self, start, batch):
         self.asked.append(("holds", batch))
+        self.places.append(start.place)
         return batch in self._batches
 
 
@@ -109,6 +111,14 @@ def test_a_target_without_the_last_complete_batch_is_refused(checkpoint, done, n
     sink = Looked(HERE, [needed])
     assert check(checkpoint, sink) == {"out": HERE}
     assert sink.asked == [("identity", QUERY), ("holds", needed)]
+
+
+@pytest.mark.parametrize(("done", "told"), [(True, {"schema": "s"}), (False, None)])
+def test_a_sink_is_told_where_it_keeps_what_tells_of_the_batch(checkpoint, done, told):
+    decide(checkpoint, 3, done=done, out=Target(HERE, 3, 1, place={"schema": "s"}))
+    sink = Looked(HERE, [1, 3])
+    check(checkpoint, sink)
+    assert sink.places == [told]
 
 
 def test_what_spark_has_committed_is_complete_on_every_sink(checkpoint):
