@@ -11,7 +11,12 @@ from functools import cache
 from types import SimpleNamespace as Answer
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onceforall.sinks.kafka.driver import broker_client, coordinator_client, transaction_reader
+from onceforall.sinks.kafka.driver import (
+    broker_client,
+    coordinator_client,
+    retry,
+    transaction_reader,
+)
 from onceforall.sinks.kafka.driver.wire import NO_STEPS, Address, NoAnswer, Steps, Wire
 from simulator.brokers.world import World
 
@@ -132,7 +137,7 @@ def _load() -> None:
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
     """Put a world's clock, and one thread, below the driver's side of the sink."""
-    modules: tuple[Any, ...] = (broker_client, coordinator_client, transaction_reader)
+    modules: tuple[Any, ...] = (broker_client, coordinator_client, retry, transaction_reader)
     real = [module.time for module in modules]
     threads, real_wire = vars(broker_client)["Threads"], vars(broker_client)["Wire"]
     logger = logging.getLogger("onceforall.sinks.kafka")

@@ -939,6 +939,39 @@ def fence(committables, cluster):
         client.close()
 
 
+# --- as brokers are set by default ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def slow_to_notice():
+    """A cluster that takes nine seconds to find that a broker is dead, as Kafka's default is."""
+    config = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "2000"}
+    with EmbeddedKafkaCluster(config=config) as cluster:
+        yield cluster
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_a_decision_waits_until_another_coordinator_is_elected(slow_to_notice, fault):
+    cluster = slow_to_notice
+    cluster.create_topic(fault, PARTITIONS)
+    q = ClusterQuery(cluster, fault)
+    q.check()
+    q.commit_at_last(*q.sink.confirm([q.prepared()]))
+    cluster.wait_until_whole()
+    committable = q.prepared(slot=1)
+    old = coordinator_of(cluster, committable["name"])
+    getattr(cluster, fault)(old)
+    try:
+        (confirmed,) = q.sink.confirm([committable])
+        q.commit_at_last(confirmed)
+    finally:
+        (cluster.resume if fault == "pause" else cluster.restart)(old)
+    q.assert_exactly_once()
+    q.sink.close()
+    cluster.wait_until_whole()
+
+
 # --- records of which the only replica is away ----------------------------------------------------
 
 
@@ -949,7 +982,7 @@ def alone(cluster):
     name = f"t-{uuid.uuid4().hex[:12]}"
     # The other partitions are led by the others.
     cluster.create_topic(name, len(cluster.nodes), replication=1)
-    q = ClusterQuery(cluster, name)
+    q = ClusterQuery(cluster, name, options={"transaction.timeout.ms": 20_000})
     transaction = q.begin()
     coordinator = coordinator_of(cluster, transaction.producer.name)
     q.number = next(

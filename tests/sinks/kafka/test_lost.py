@@ -307,7 +307,7 @@ SHORT = {"transaction.timeout.ms": 1500, "message.timeout.ms": 1500}
 
 
 def state_of(q, committable):
-    return q.sink._connected_reader().states([committable["name"]])[committable["name"]]
+    return q.sink._connected_reader().states([committable])[committable["name"]]
 
 
 def delete_records(broker, name, offset):

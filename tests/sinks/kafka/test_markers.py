@@ -28,7 +28,7 @@ def marker_in(entries, offset=10, others_write=lambda: None, ends=None):
     reader._leaders_of = lambda topics, *, look: {PARTITION: ("broker", 1)}
     told = list(ends or ())
 
-    def end_offsets(topics):
+    def end_offsets(topics, reasons, *, again):
         if not told:
             return {PARTITION: entries[-1].offset + 1}
         return {PARTITION: told.pop(0) if len(told) > 1 else told[0]}

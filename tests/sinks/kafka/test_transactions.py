@@ -549,7 +549,7 @@ def test_a_transaction_that_timed_out_at_the_broker_is_reported_as_lost(query, t
     committable = q.prepare(["a"])
     name, reader = committable["name"], q.sink._connected_reader()
     # Not sooner: while the abort is under way, the answer is "not ended yet".
-    until(lambda: reader.states([name])[name].state == "CompleteAbort", 30)
+    until(lambda: reader.states([committable])[name].state == "CompleteAbort", 30)
     assert q.commit(committable).lost
 
 

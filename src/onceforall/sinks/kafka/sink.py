@@ -69,12 +69,14 @@ if TYPE_CHECKING:
 
     from onceforall.sinks.kafka.driver.committable import KafkaCommittable
     from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+    from onceforall.sinks.kafka.driver.retry import Retry
     from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
 _log = logs.logger("onceforall.sinks.kafka")
 
 _MAX_BURNT = 1000
 _PATIENCE_RESERVE_S = 10.0
+_CONFIRM_PATIENCE_S = 60.0
 
 
 class KafkaSink(TwoSided, TwoPhaseCommitSink):
@@ -129,6 +131,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
 
     def _make_driver_side(self) -> None:
         self._lock = threading.Lock()
+        self._no_wait = threading.Event()
         self._client: CoordinatorClient | None = None
         self._reader: TransactionReader | None = None
         self._doubtful: set[str] = set()
@@ -354,7 +357,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         client.check_versions()
         if self._topic is not None:
             self._topic_max_bytes = check_topic(client, self._topic, self._options)
-            self._topic_ids = dict(client.identify([self._topic]).topics)
+            self._topic_ids = dict(self._connected_reader().identify_surely([self._topic]).topics)
         if self._delivery == "exactly_once":
             check_transactions(client, self._unused_name(), self._options)
 
@@ -477,6 +480,26 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
                 self._reader = TransactionReader(client, Rights.of(self._options))
             return self._reader
 
+    def stop_waiting(self) -> None:
+        """End what ``confirm`` waits for: brokers that don't answer, or partitions without a
+        leader.
+        """
+        self._no_wait.set()
+
+    def _confirm_retry(self) -> Retry:
+        from onceforall.sinks.kafka.driver.retry import Retry
+
+        # Brokers take some ten seconds to find that one of them is dead, and who follows it. What
+        # is left of the transaction's time is compared with the reserve behind it.
+        timeout_s = transaction_timeout_ms(self._options) / 1000
+        return Retry(
+            max(self._connected().deadline_s, min(_CONFIRM_PATIENCE_S, timeout_s / 4)),
+            "Before the decision, the Kafka brokers didn't tell all that is needed",
+            "Nothing is decided. Check the brokers "
+            f"(bootstrap.servers={self._options['bootstrap.servers']}), and restart.",
+            self._no_wait.is_set,
+        )
+
     @failpoints.around("kafka.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """See that every transaction is still open, and note where the log will prove what became
@@ -490,25 +513,29 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         Raises:
             AttemptFailedError: one is not open any more: it timed out, or was fenced. Or a topic
                 was deleted, or made again, while the query ran.
-            SinkUnavailableError: not all brokers answered.
+            SinkUnavailableError: not all brokers answered that have to, for a quarter of the
+                transaction's timeout, or a minute; or a partition that was written to has had no
+                leader for so long.
         """
         from onceforall.sinks.kafka.driver.committable import read
         from onceforall.sinks.kafka.driver.outcomes import confirmed, look_at_topics, placed
 
         if not committables:
             return committables
+        self._no_wait.clear()
         told = read(committables)
         topics = (
             {self._topic} if self._topic is not None else {t for c in told for t in c["topics"]}
         )
+        reader = self._connected_reader()
+        look = partial(look_at_topics, topics, reader, self._topic_ids, patience_s=0)
         try:
-            found = confirmed(told, topics, self._connected_reader())
+            found = confirmed(told, topics, reader, self._confirm_retry(), look)
         except SinkUnavailableError:
-            # A topic that isn't there any more has no leaders either.
-            look_at_topics(topics, self._connected_reader(), self._topic_ids, patience_s=0)
+            look()
             raise
         self._just_confirmed = frozenset(c["name"] for c in found)
-        return placed(found, self._connected_reader(), self._topic_ids)
+        return placed(found, reader, self._topic_ids)
 
     @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:

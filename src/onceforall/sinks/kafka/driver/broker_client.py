@@ -30,6 +30,7 @@ _OK, _UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 _OLDEST_RELEASE = "3.9"
 _FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
 QUICK_ANSWER_S = 2.0
+_NEW_TOPIC_S = 3.0
 """For so long an answer is waited for that others give, too: two brokers that agree are enough, and
 nobody waits for a third one that sleeps."""
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
@@ -124,6 +125,26 @@ class BrokerClient:
         answer = self.ask_any(partial(metadata_request, topic))
         self._note_brokers(answer)
         return answer
+
+    def describe_topic(self, topic: str) -> Any:
+        """Return a topic's metadata, with this user's rights on it; nothing is created.
+
+        One that is unknown is asked for again, of every broker: one that has just started, or was
+        cut off, may not know a new topic for a moment.
+
+        Raises:
+            SinkUnavailableError: no broker answered.
+        """
+        found = self.metadata(topic).topics[0]
+        deadline_s = time.monotonic() + _NEW_TOPIC_S
+        while found.error_code == _UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() < deadline_s:
+            time.sleep(LAST_BACKOFF_S)
+            answers, _ = self._ask_every_broker(
+                partial(metadata_request, topic), time.monotonic() + QUICK_ANSWER_S
+            )
+            told = [answer.topics[0] for answer in answers.values()]
+            found = next((t for t in told if t.error_code != found.error_code), found)
+        return found
 
     def _note_brokers(self, answer: Any) -> None:
         with self._lock:
@@ -363,7 +384,8 @@ class BrokerClient:
         known = dict.fromkeys([*self._brokers.values(), *self._bootstrap])
         return sorted(known, key=lambda address: address in self._suspects)
 
-    def _has_others(self) -> bool:
+    def has_others(self) -> bool:
+        """Tell whether more than one address of the cluster is known."""
         with self._lock:
             return len({*self._brokers.values(), *self._bootstrap}) > 1
 

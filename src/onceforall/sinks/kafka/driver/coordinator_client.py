@@ -137,7 +137,7 @@ class CoordinatorClient(BrokerClient):
         # may only remember an earlier commit under the same producer id and epoch, and answer with
         # that.
         doubtful = [name for name, c in by_name.items() if c.get("doubtful")]
-        self._doubt(doubtful)
+        self.doubt(doubtful)
 
         def request(name: str) -> Any:
             return EndTxnRequest(
@@ -310,7 +310,7 @@ class CoordinatorClient(BrokerClient):
             calls = [(located[name], make(name)) for name in asked]
             for name, answer in zip(asked, self.exchange(calls, deadline_s, steps), strict=True):
                 code = None if isinstance(answer, NoAnswer) else int(answer.error_code)
-                if code in _LOST and name not in confirming and self._has_others():
+                if code in _LOST and name not in confirming and self.has_others():
                     confirming.add(name)
                 elif code is not None and code not in _NOT_NOW:
                     answers.codes[name] = code
@@ -339,14 +339,14 @@ class CoordinatorClient(BrokerClient):
             return f"broker {address_text(answer.address)}: {answer.reason}"
         answers.repeated.add(name)
         if answer.error_code in _LOST:
-            self._doubt([name])
+            self.doubt([name])
         elif answer.error_code in _MOVED:
             self.forget([name])
         return f"broker {address_text(address)} answered {error_name(answer.error_code)}"
 
-    def _doubt(self, names: Collection[str]) -> None:
+    def doubt(self, names: Collection[str]) -> None:
         """Look for the coordinators of these ids anew, and ask those that were known so far
-        last.
+        where they are last.
         """
         with self._lock:
             self._suspects |= {
@@ -422,17 +422,26 @@ class CoordinatorClient(BrokerClient):
             }
 
     def coordinators(
-        self, names: Collection[str], reasons: dict[str, str], deadline_s: float
+        self,
+        names: Collection[str],
+        reasons: dict[str, str],
+        deadline_s: float,
+        doubtful: Collection[str] = (),
     ) -> Mapping[str, Address]:
-        """Return the transaction coordinators of those ids whose is to be found; why others' are
-        not goes into ``reasons``.
+        """Return the transaction coordinators of those ids whose is to be found.
+
+        Args:
+            names: the ids.
+            reasons: gets why others' are not found.
+            deadline_s: until when.
+            doubtful: ids whose coordinator another broker must name, where it isn't known yet.
 
         Raises:
             AccessRefusedError: nobody may be asked.
         """
         waiting = dict.fromkeys(names, "no coordinator was found")
         refused: set[str] = set()
-        found = self._locate(waiting, deadline_s, refused)
+        found = self._locate(waiting, deadline_s, refused, doubtful)
         reasons.update({name: reason for name, reason in waiting.items() if name not in found})
         if refused:
             name = min(refused)

@@ -119,6 +119,21 @@ def judge_state(committable: KafkaCommittable, state: TransactionState | None) -
     return None
 
 
+def is_open(committable: KafkaCommittable, state: TransactionState | None) -> bool:
+    """Tell whether a state is that of the very transaction, open.
+
+    Args:
+        committable: with ``producer_id`` and ``producer_epoch``.
+        state: None when the coordinator has forgotten the id.
+    """
+    return (
+        state is not None
+        and state.state == "Ongoing"
+        and (state.producer_id, state.epoch)
+        == (committable["producer_id"], committable["producer_epoch"])
+    )
+
+
 def judge_log(
     committable: KafkaCommittable,
     state: TransactionState | None,

@@ -6,7 +6,7 @@ How the answers are judged is in module ``evidence``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -26,18 +26,23 @@ from onceforall.sinks.kafka.driver.coordinator_client import (
     CoordinatorClient,
     lost_reason,
 )
-from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, proof_of
+from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, is_open, proof_of
 
 if TYPE_CHECKING:
     from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity
     from onceforall.sinks.kafka.driver.committable import KafkaCommittable, Proof
+    from onceforall.sinks.kafka.driver.retry import Retry
     from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
 _log = logs.logger("onceforall.sinks.kafka")
 
 
 def confirmed(
-    committables: Sequence[KafkaCommittable], topics: Collection[str], reader: TransactionReader
+    committables: Sequence[KafkaCommittable],
+    topics: Collection[str],
+    reader: TransactionReader,
+    retry: Retry,
+    look: Callable[[], object],
 ) -> list[KafkaCommittable]:
     """See that every transaction is still open, and note where the log will prove what became of
     it.
@@ -46,6 +51,10 @@ def confirmed(
         committables: as the sink's ``pre_commit`` returned them.
         topics: all that they have written to.
         reader: of the cluster.
+        retry: until when brokers are asked that don't answer, or lead no more. Those that lead only
+            what no transaction has written to are nobody's matter.
+        look: raises if a topic isn't there any more, whose partitions have no leaders either;
+            called where none was found for as long as a client has patience.
 
     Returns:
         The committables with ``proof``: ``topic``, ``partition`` and ``offset``.
@@ -55,34 +64,38 @@ def confirmed(
         SinkUnavailableError: not all brokers answered, or a partition that a transaction has
             written to has no leader.
     """
-    for again in (False, True):
+    doubtful = [c["name"] for c in committables if c.get("doubtful")]
+    again = False
+    while True:
         # In this order: a transaction that is open after the offsets were read has its marker
         # behind them.
-        ends = reader.end_offsets(topics, again=again)
+        reasons: dict[tuple[str, int], str] = {}
+        ends = reader.end_offsets(topics, reasons, again=again)
         failpoints.hit("kafka.confirm.ends_read")
-        states = reader.states([c["name"] for c in committables])
-        # Partitions may have been added since their leaders were looked up.
-        untold = {
-            p for state in states.values() if state is not None for p in state.partitions
-        } - ends.keys()
-        if not untold:
-            break
-    found = [
-        _confirmed(c, states[c["name"]], proof_of(states[c["name"]], ends)) for c in committables
-    ]
-    if untold:
-        raise SinkUnavailableError(
-            f"{_no_leader(sorted(untold))}. Check the brokers that have the replicas. Nothing is "
-            "decided before they are back."
+        states = reader.states(committables, doubtful, retry=retry)
+        found = [
+            _confirmed(c, states[c["name"]], proof_of(states[c["name"]], ends))
+            for c in committables
+        ]
+        untold = sorted(
+            {p for state in states.values() if state is not None for p in state.partitions}
+            - ends.keys()
         )
-    return found
+        if not untold:
+            return found
+        if retry.waited_s > reader.patience_s:
+            look()
+        if again:
+            retry.again([next((reasons[p] for p in untold if p in reasons), _no_leader(untold))])
+        # Partitions may have been added since their leaders were looked up.
+        again = True
 
 
 def _confirmed(
     committable: KafkaCommittable, state: TransactionState | None, proof: Proof | None
 ) -> KafkaCommittable:
     name = committable["name"]
-    if not _is_open(committable, state):
+    if not is_open(committable, state):
         told = (
             "its id is not known"
             if state is None
@@ -142,6 +155,9 @@ def look_at_topics(
         SinkUnavailableError: no broker answered, or it doesn't tell of a topic.
     """
     found = reader.identify_patiently(topics, patience_s)
+    if found.topics != {topic: known.get(topic) for topic in found.topics}:
+        # A broker that has just woken tells the id that was before.
+        found = reader.identify_surely(topics)
     for topic, code in found.hidden.items():
         raise reader.hides(topic, code)
     for topic in sorted(found.missing):
@@ -231,11 +247,11 @@ def without_their_topics(
     ]
     if not suspected:
         return []
-    states = reader.states(sorted(suspected))
+    states = reader.states([c for c in committables if c["name"] in suspected], suspected)
     still_open = {
         c["name"]: noted[c["name"]]
         for c in committables
-        if c["name"] in suspected and _is_open(c, states[c["name"]])
+        if c["name"] in suspected and is_open(c, states[c["name"]])
     }
     if not still_open:
         return []
@@ -287,15 +303,6 @@ def _noted_ids(committable: KafkaCommittable) -> dict[str, str]:
     if proof is not None and "topic_id" in proof:
         ids[proof["topic"]] = proof["topic_id"]
     return ids
-
-
-def _is_open(committable: KafkaCommittable, state: TransactionState | None) -> bool:
-    return (
-        state is not None
-        and state.state == "Ongoing"
-        and (state.producer_id, state.epoch)
-        == (committable["producer_id"], committable["producer_epoch"])
-    )
 
 
 def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str]:

@@ -38,7 +38,7 @@ def check_topic(client: CoordinatorClient, topic: str, options: Mapping[str, Any
         SinkCheckError: there is no such topic, or the right to write to it is missing.
         SinkUnavailableError: no broker answered.
     """
-    found = client.metadata(topic).topics[0]
+    found = client.describe_topic(topic)
     if found.error_code == _UNKNOWN_TOPIC:
         raise SinkCheckError(
             f"Topic {topic!r} does not exist at {options['bootstrap.servers']}. Create it first, "

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
-from onceforall.errors import SinkUnavailableError
 from onceforall.sinks.kafka.access.rights import Rights
 from onceforall.sinks.kafka.driver.broker_client import (
+    FIRST_BACKOFF_S,
+    LAST_BACKOFF_S,
     QUICK_ANSWER_S,
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -29,10 +30,12 @@ from onceforall.sinks.kafka.driver.evidence import (
     Marker,
     TransactionState,
     Unreadable,
+    is_open,
     judge_log,
     judge_state,
 )
 from onceforall.sinks.kafka.driver.record_batches import MarkerScan
+from onceforall.sinks.kafka.driver.retry import Retry
 from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 
 if TYPE_CHECKING:
@@ -48,8 +51,6 @@ _log = logs.logger("onceforall.sinks.kafka")
 _LATEST = -1
 _OK, _OFFSET_OUT_OF_RANGE = 0, 1
 _TRANSACTIONAL_ID_NOT_FOUND = 105
-_FIRST_BACKOFF_S = 0.01
-_LAST_BACKOFF_S = 0.2
 _FIRST_PATIENCE_S = 2.0
 
 _FETCH_MAX_VERSION = 12
@@ -76,21 +77,50 @@ class TransactionReader:
         # None: no leader at the moment. One value, so that no thread sees a partition that changes
         # between the two as gone.
         self._told: Mapping[Partition, Address | None] = {}
+        self._outdated: frozenset[str] = frozenset()
         self._hidden: frozenset[str] = frozenset()
         self._patience_s = _FIRST_PATIENCE_S
 
-    def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
+    @property
+    def patience_s(self) -> float:
+        """How many seconds a call asks before it gives up."""
+        return self._client.deadline_s
+
+    def states(
+        self,
+        committables: Collection[KafkaCommittable],
+        doubtful: Collection[str] = (),
+        *,
+        retry: Retry | None = None,
+    ) -> dict[str, TransactionState | None]:
         """Return the states of transactional ids; None for one that is forgotten.
+
+        A broker that was cut off and wakes takes itself for the coordinator, and answers from its
+        old memory: that an id is unknown, or its transaction over, or another one open. So another
+        answer than that the very transaction is open is believed of a coordinator alone that
+        another broker names.
+
+        Args:
+            committables: of transactions with the ids.
+            doubtful: ids of which no answer is believed of another one: whoever would go on
+                because a transaction is open, or counts on the partitions that are told, and asks
+                nobody else afterwards.
+            retry: until when; None: as long as a client has patience.
 
         Raises:
             SinkUnavailableError: not all coordinators answered.
         """
+        names = [c["name"] for c in committables]
         found: dict[str, TransactionState | None] = {}
-        retry = _Retry(
+        retry = retry or Retry(
             self._client.deadline_s, "The states of Kafka transactions could not be read"
         )
+        doubted = set(doubtful)
+        self._client.doubt(doubted)
         while missing := [name for name in names if name not in found]:
-            reasons = self._ask_states(missing, found, retry.deadline_s)
+            told: dict[str, TransactionState | None] = {}
+            reasons = self._ask_states(missing, told, doubted, retry.deadline_s)
+            found |= self._believed(committables, told, doubted, reasons)
             if len(found) < len(set(names)):
                 retry.again(next(iter(reasons.items()), ("", "")))
         return found
@@ -109,7 +139,7 @@ class TransactionReader:
         Raises:
             SinkUnavailableError: no broker answered.
         """
-        pause_s = _FIRST_BACKOFF_S
+        pause_s = FIRST_BACKOFF_S
         deadline_s = time.monotonic() + (
             self._client.deadline_s
             if patience_s is None
@@ -117,7 +147,7 @@ class TransactionReader:
         )
         while (found := self._client.identify(topics)).missing and time.monotonic() < deadline_s:
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_BACKOFF_S)
+            pause_s = min(2 * pause_s, LAST_BACKOFF_S)
         return found
 
     def identify_surely(self, topics: Collection[str]) -> ClusterIdentity:
@@ -126,19 +156,22 @@ class TransactionReader:
         One that wakes, or that was cut off, tells what was before; and one that has just started
         may not know a topic yet. So as long as a client has patience, they are asked again where
         they don't agree, where a topic is missing, and where only one of several answers. That
-        one is believed in the end: whoever else could commit would have answered, too.
+        one is believed in the end, unless another one has contradicted it meanwhile: whoever else
+        could commit would have answered, too.
 
         Raises:
             SinkUnavailableError: they don't agree, or none answered.
         """
-        retry = _Retry(self._client.deadline_s, "The ids of Kafka topics could not be read")
+        retry = Retry(self._client.deadline_s, "The ids of Kafka topics could not be read")
         timeout_s = QUICK_ANSWER_S
+        ever: list[ClusterIdentity] = []
         while True:
             is_last = retry.is_over()
             told = self._client.identify_everywhere(topics, timeout_s)
+            ever += told
             timeout_s = self._client.answer_timeout_s
             found = agreed(told)
-            if is_last and len(told) == 1:
+            if is_last and len(told) == 1 and all(other == told[0] for other in ever):
                 return told[0]
             if isinstance(found, str):
                 retry.again(("the brokers", found))
@@ -162,7 +195,7 @@ class TransactionReader:
         self, names: Collection[str], reasons: dict[str, str]
     ) -> dict[str, TransactionState | None]:
         """Return what those coordinators tell of transactional ids that answer within a short
-        time; None for an id that is forgotten.
+        time, and that another broker names; None for an id that is forgotten.
 
         Whoever is untold is asked for again by a later call, which has more time, up to the
         client's: brokers that are slow would else never be understood.
@@ -173,31 +206,44 @@ class TransactionReader:
         """
         found: dict[str, TransactionState | None] = {}
         deadline_s = time.monotonic() + self._patience_s
-        backoff_s = _FIRST_BACKOFF_S
+        doubted = set(names)
+        self._client.doubt(doubted)
+        backoff_s = FIRST_BACKOFF_S
         while missing := [name for name in names if name not in found]:
             try:
-                reasons.update(self._ask_states(missing, found, deadline_s))
+                reasons.update(self._ask_states(missing, found, doubted, deadline_s))
             except AccessRefusedError as error:
                 reasons.update(dict.fromkeys(missing, str(error)))
                 break
             if len(found) == len(set(names)) or time.monotonic() > deadline_s:
                 break
             time.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
+            backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
         are_told = found.keys() >= set(names)
         longer_s = min(2 * self._patience_s, self._client.deadline_s)
         self._patience_s = _FIRST_PATIENCE_S if are_told else longer_s
         return found
 
     def _ask_states(
-        self, names: Collection[str], found: dict[str, TransactionState | None], deadline_s: float
-    ) -> Mapping[str, str]:
-        """Ask once, and return why some are not told."""
+        self,
+        names: Collection[str],
+        found: dict[str, TransactionState | None],
+        doubted: set[str],
+        deadline_s: float,
+    ) -> dict[str, str]:
+        """Ask once, and return why some are not told.
+
+        Args:
+            names: the ids.
+            found: gets the states.
+            doubted: ids whose coordinator another broker must name.
+            deadline_s: until when.
+        """
         from kafka.protocol.admin import DescribeTransactionsRequest
 
         by_address: dict[Address, list[str]] = defaultdict(list)
         reasons: dict[str, str] = {}
-        for name, address in self._client.coordinators(names, reasons, deadline_s).items():
+        for name, address in self._client.coordinators(names, reasons, deadline_s, doubted).items():
             by_address[address].append(name)
         calls = [
             (a, DescribeTransactionsRequest(transactional_ids=asked))
@@ -215,88 +261,129 @@ class TransactionReader:
         return reasons
 
     def _take_state(
-        self, state: Any, found: dict[str, TransactionState | None], reasons: dict[str, str]
+        self,
+        answer: Any,
+        found: dict[str, TransactionState | None],
+        reasons: dict[str, str],
     ) -> None:
-        name = str(state.transactional_id)
-        if state.error_code == _OK:
-            partitions = tuple(
-                (str(topic.topic), int(p)) for topic in state.topics for p in topic.partitions
-            )
-            found[name] = TransactionState(
-                str(state.transaction_state),
-                int(state.producer_id),
-                int(state.producer_epoch),
-                partitions,
-            )
-        elif state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
-            found[name] = None
-        elif state.error_code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        name, code = str(answer.transactional_id), int(answer.error_code)
+        if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise AccessRefusedError(f"{self._rights.transactional_id(name, 'Describe')}.")
-        else:
+        if code not in {_OK, _TRANSACTIONAL_ID_NOT_FOUND}:
             self._client.forget([name])
-            reasons[name] = f"the coordinator answered {error_name(state.error_code)}"
+            reasons[name] = f"the coordinator answered {error_name(code)}"
+            return
+        found[name] = _state(answer) if code == _OK else None
 
-    def end_offsets(self, topics: Collection[str], *, again: bool = False) -> dict[Partition, int]:
-        """Return the offset behind the last record of each partition that is acknowledged by all
-        in-sync replicas.
+    def _believed(
+        self,
+        committables: Collection[KafkaCommittable],
+        told: dict[str, TransactionState | None],
+        doubted: set[str],
+        reasons: dict[str, str],
+    ) -> dict[str, TransactionState | None]:
+        """Return what counts of that which was told.
 
-        A partition that has no leader at the moment is left out.
+        Args:
+            committables: of the transactions.
+            told: the answers.
+            doubted: ids whose coordinator another broker has named; gets those of which the answer
+                counts only then.
+            reasons: gets why an answer doesn't count.
+        """
+        if not self._client.has_others():
+            return told
+        found = {}
+        for committable in committables:
+            name = committable["name"]
+            if name not in told:
+                continue
+            state = told[name]
+            if name in doubted or is_open(committable, state):
+                found[name] = state
+                continue
+            words = "that it is not known" if state is None else state.state
+            reasons[name] = (
+                f"a broker answered {words}; that counts when another one names it the "
+                "coordinator, for it may have been cut off"
+            )
+            doubted.add(name)
+            self._client.doubt([name])
+        return found
+
+    def end_offsets(
+        self,
+        topics: Collection[str],
+        reasons: dict[Partition, str],
+        *,
+        again: bool,
+    ) -> dict[Partition, int]:
+        """Ask the leaders once, and return the offset behind the last record of each partition
+        that is acknowledged by all in-sync replicas.
+
+        A partition of which nobody tells is left out: it has no leader at the moment, or that one
+        doesn't answer, or isn't it any more. Then the next call looks for the leaders anew.
 
         Args:
             topics: whose partitions.
-            again: look for partitions that were added meanwhile.
+            reasons: gets why those are left out whose leader should have answered.
+            again: look for partitions that were added meanwhile, and let an answer take its time.
+                Else one that doesn't come soon is not waited for: perhaps nobody needs it.
 
         Raises:
-            SinkUnavailableError: not all leaders answered.
+            SinkUnavailableError: no broker tells who leads.
         """
         from kafka.protocol.consumer import ListOffsetsRequest
 
         request_topic = ListOffsetsRequest.ListOffsetsTopic
-        ends: dict[Partition, int] = {}
-        retry = _Retry(self._client.deadline_s, "End offsets of Kafka partitions could not be read")
-        stale = again or not set(topics) <= {t for t, _ in self._told}
-        while True:
-            leaders = {
-                p: a for p, a in self._leaders_of(topics, look=stale).items() if a is not None
-            }
-            for topic in sorted(self._hidden & set(topics)):
-                raise AccessRefusedError(f"{self._rights.topic(topic, 'Describe')}.")
-            by_address: dict[Address, list[Partition]] = defaultdict(list)
-            for partition in sorted(leaders.keys() - ends.keys()):
-                by_address[leaders[partition]].append(partition)
-            calls = []
-            for address, partitions in by_address.items():
-                wanted = [
-                    request_topic(
-                        name=topic,
-                        partitions=[
-                            request_topic.ListOffsetsPartition(partition_index=p, timestamp=_LATEST)
-                            for t, p in partitions
-                            if t == topic
-                        ],
-                    )
-                    for topic in sorted({t for t, _ in partitions})
-                ]
-                calls.append(
-                    (
-                        address,
-                        ListOffsetsRequest(
-                            replica_id=-1, isolation_level=0, topics=wanted, max_version=7
-                        ),
-                    )
+        look = (
+            again
+            or not self._outdated.isdisjoint(topics)
+            or not set(topics) <= {t for t, _ in self._told}
+        )
+        leaders = {p: a for p, a in self._leaders_of(topics, look=look).items() if a is not None}
+        for topic in sorted(self._hidden & set(topics)):
+            raise AccessRefusedError(f"{self._rights.topic(topic, 'Describe')}.")
+        by_address: dict[Address, list[Partition]] = defaultdict(list)
+        for partition, address in sorted(leaders.items()):
+            by_address[address].append(partition)
+        calls = []
+        for address, partitions in by_address.items():
+            wanted = [
+                request_topic(
+                    name=topic,
+                    partitions=[
+                        request_topic.ListOffsetsPartition(partition_index=p, timestamp=_LATEST)
+                        for t, p in partitions
+                        if t == topic
+                    ],
                 )
-            reason: tuple[str, str] = ("the topics", "no leader is known")
-            for (address, _), answer in zip(
-                calls, self._client.exchange(calls, retry.deadline_s), strict=True
-            ):
-                if isinstance(answer, NoAnswer):
-                    reason = (f"{address[0]}:{address[1]}", answer.reason)
-                    continue
-                reason = self._take_offsets(answer, ends) or reason
-            if leaders and ends.keys() >= leaders.keys():
-                return ends
-            stale = True
-            retry.again(reason)
+                for topic in sorted({t for t, _ in partitions})
+            ]
+            calls.append(
+                (
+                    address,
+                    ListOffsetsRequest(
+                        replica_id=-1, isolation_level=0, topics=wanted, max_version=7
+                    ),
+                )
+            )
+        ends: dict[Partition, int] = {}
+        patience_s = self._client.answer_timeout_s if again else QUICK_ANSWER_S
+        answers = self._client.exchange(calls, time.monotonic() + patience_s)
+        for (address, _), answer in zip(calls, answers, strict=True):
+            if isinstance(answer, NoAnswer):
+                words = f"{address[0]}:{address[1]}: {answer.reason}"
+                reasons.update(dict.fromkeys(by_address[address], words))
+            else:
+                self._take_offsets(answer, ends, reasons)
+        # Whoever doesn't answer, or leads no more, would else be asked by every later call.
+        self._outdated = (
+            self._outdated.difference(topics)
+            if leaders and ends.keys() >= leaders.keys()
+            else self._outdated.union(topics)
+        )
+        return ends
 
     def leaderless(self, partitions: Collection[Partition]) -> list[Partition]:
         """Return those partitions that have no leader at the moment.
@@ -313,18 +400,21 @@ class TransactionReader:
         told = self._leaders_of(topics, look=True)
         return sorted(partition for partition in partitions if told.get(partition, ()) is None)
 
-    def _take_offsets(self, answer: Any, ends: dict[Partition, int]) -> tuple[str, str] | None:
-        """Take what one leader says, and return why something is missing."""
-        reason = None
+    def _take_offsets(
+        self, answer: Any, ends: dict[Partition, int], reasons: dict[Partition, str]
+    ) -> None:
+        """Take what one leader says."""
         for topic in answer.topics:
             for part in topic.partitions:
+                partition = (str(topic.name), int(part.partition_index))
                 if part.error_code == _OK:
-                    ends[str(topic.name), int(part.partition_index)] = int(part.offset)
+                    ends[partition] = int(part.offset)
                 elif part.error_code == TOPIC_AUTHORIZATION_FAILED:
-                    raise AccessRefusedError(f"{self._rights.topic(str(topic.name), 'Describe')}.")
+                    raise AccessRefusedError(f"{self._rights.topic(partition[0], 'Describe')}.")
                 else:
-                    reason = (f"{topic.name} [{part.partition_index}]", error_name(part.error_code))
-        return reason
+                    reasons[partition] = (
+                        f"{partition[0]} [{partition[1]}]: {error_name(part.error_code)}"
+                    )
 
     def _leaders_of(
         self, topics: Collection[str], *, look: bool
@@ -358,7 +448,7 @@ class TransactionReader:
         Raises:
             SinkUnavailableError: not all brokers answered.
         """
-        states = self.states([c["name"] for c in committables])
+        states = self.states(committables, [c["name"] for c in committables])
         return {c["name"]: self._finding(c, states[c["name"]]) for c in committables}
 
     def _finding(self, committable: KafkaCommittable, state: TransactionState | None) -> Finding:
@@ -410,7 +500,7 @@ class TransactionReader:
             SinkUnavailableError: no answer.
         """
         scan = MarkerScan(offset, producer_id, epoch)
-        retry = _Retry(
+        retry = Retry(
             self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read"
         )
         look = partition not in self._leaders_of([partition[0]], look=False)
@@ -444,7 +534,7 @@ class TransactionReader:
                 look = True
                 retry.again((f"{address[0]}:{address[1]}", "its leader doesn't show all of it yet"))
                 continue
-            retry = _Retry(self._client.deadline_s, retry.what)
+            retry = Retry(self._client.deadline_s, retry.what)
             if time.monotonic() > tell_s:
                 _log.info(
                     "Reading %s [%d] for a transaction's outcome: at offset %d of %d",
@@ -468,7 +558,7 @@ class TransactionReader:
             return False
         if not scan.ends_left:
             return True
-        end = self.end_offsets([partition[0]]).get(partition)
+        end = self.end_offsets([partition[0]], {}, again=True).get(partition)
         if end is None:
             return False
         # The first end may be told by a leader that was cut off and is replaced then, so that the
@@ -518,31 +608,10 @@ class TransactionReader:
         return error_name(part.error_code)
 
 
-class _Retry:
-    """Pauses between turns, until a deadline."""
-
-    def __init__(self, patience_s: float, what: str) -> None:
-        self.what = what
-        self.deadline_s = time.monotonic() + patience_s
-        self._pause_s = _FIRST_BACKOFF_S
-
-    def is_over(self) -> bool:
-        """Tell whether ``again`` raises now."""
-        return time.monotonic() > self.deadline_s
-
-    def again(self, reason: Sequence[str]) -> None:
-        """Pause before the next turn.
-
-        Args:
-            reason: why there has to be one: who, and what is wrong with it.
-
-        Raises:
-            SinkUnavailableError: the time is over.
-        """
-        if self.is_over():
-            raise SinkUnavailableError(f"{self.what}: {': '.join(reason)}. Asked again later.")
-        self.pause()
-
-    def pause(self) -> None:
-        time.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LAST_BACKOFF_S)
+def _state(answer: Any) -> TransactionState:
+    return TransactionState(
+        str(answer.transaction_state),
+        int(answer.producer_id),
+        int(answer.producer_epoch),
+        tuple((str(topic.topic), int(p)) for topic in answer.topics for p in topic.partitions),
+    )
