@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections import defaultdict
 
 import pytest
 
@@ -33,14 +34,27 @@ pytest.register_assert_rewrite("sinks.files_objects")
 """Its tests are imported by those of each store."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """A name with an address in it is another in every process: the processes of `make test`
+    """Leave most of a sampled test's cases to `make test-all`; and refuse unsteady names.
+
+    A name with an address in it is another in every process: the processes of `make test`
     would then not agree on what to run."""
     unsteady = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unsteady:
         raise pytest.UsageError(
             f"give these tests names (ids=) that are the same in every process: {unsteady}"
         )
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("long"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    for of_one in cases.values():
+        (count,) = of_one[0].get_closest_marker("sample").args
+        kept = {round(i * len(of_one) / count) for i in range(count)}
+        for number, item in enumerate(of_one):
+            if number not in kept:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

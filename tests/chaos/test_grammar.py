@@ -145,6 +145,7 @@ def test_a_table_of_mode_complete_whose_state_goes_back_is_reported():
 
 @pytest.mark.spark
 @pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.long
 def test_spark_computes_the_values_that_the_judge_expects(spark, partitioned):
     config = {**CONFIG, "sinks": ["kafka", "files"], "partitioned": partitioned}
     ids = np.arange(0, 3000)

@@ -157,6 +157,7 @@ def test_what_is_undecided_is_aborted_and_left_to_the_plain_query(crashed, capsy
     "failpoint",
     ["append_done.before", "detach.recovered", "detach.passed", "detach.left", "detach.pointed"],
 )
+@pytest.mark.sample(2)
 def test_a_command_that_is_killed_is_repeated(crashed, failpoint):
     query = crashed()
     query.decide(query.prepare("a"))

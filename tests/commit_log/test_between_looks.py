@@ -214,6 +214,7 @@ def test_an_append_that_comes_back_was_in_time(keep_ends, fault):
 
 @APART
 @pytest.mark.parametrize("keep_ends", [False, True])
+@pytest.mark.sample(1)
 def test_who_seals_learns_all_that_was_decided(keep_ends, apart):
     """It was frozen at any place, and others went on, sealed, cleaned and dropped."""
     learned = 0
@@ -237,6 +238,7 @@ def test_who_seals_learns_all_that_was_decided(keep_ends, apart):
 
 @APART
 @pytest.mark.parametrize("keep_ends", [False, True])
+@pytest.mark.sample(1)
 def test_who_looks_sees_what_was_decided_at_one_moment_of_the_look(keep_ends, apart):
     def look(world, log):
         world.remember()

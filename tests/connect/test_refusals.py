@@ -51,6 +51,7 @@ def test_more_that_a_start_can_see_is_refused_and_nothing_is_written(connect_ser
     assert not (pipeline.checkpoint / "offsets").exists()
 
 
+@pytest.mark.long
 def test_a_module_that_the_server_lacks_and_a_path_that_it_cannot_know_are_refused(
     connect_server, pipeline, tmp_path
 ):
@@ -63,6 +64,7 @@ def test_a_module_that_the_server_lacks_and_a_path_that_it_cannot_know_are_refus
     assert not (pipeline.checkpoint / "offsets").exists()
 
 
+@pytest.mark.long
 def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     connect_server, pipeline, tmp_path
 ):

@@ -131,6 +131,7 @@ def test_ctrl_c_stops_the_runs(program):
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.sample(1)
 def test_a_second_signal_ends_the_process_at_once(program, first, second):
     ended = program("stopping.arm(); stopping.PROCESS.add(SlowRun())\nwait()").send(first)
     ended.wait_for("settling")

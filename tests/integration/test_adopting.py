@@ -141,6 +141,7 @@ def counted(pipeline):
 
 class TestDetaching:
     @pytest.mark.parametrize("point", ["write.after", "append_commit.after", "commit.after"])
+    @pytest.mark.sample(1)
     def test_a_plain_query_goes_on_after_a_crash_at_any_point_without_loss_or_duplicate(
         self, pipeline, crash, point
     ):

@@ -198,6 +198,7 @@ def random_part(frame):
 
 
 @pytest.mark.parametrize("lost", [1, FILES])
+@pytest.mark.sample(1)
 def test_only_what_is_lost_is_written_again(decided, lost):
     decided.lose(lost)
     decided.start()
@@ -563,6 +564,7 @@ def test_the_rows_of_an_attempt_in_doubt_are_kept(job):
 
 
 @pytest.mark.parametrize("redo", ["replay", "durable"])
+@pytest.mark.sample(1)
 def test_a_stateful_query_is_redone_and_its_state_goes_on(job, redo):
     def counted():
         frame = job.source.stream(files_per_batch=FILES)
@@ -580,6 +582,7 @@ def test_a_stateful_query_is_redone_and_its_state_goes_on(job, redo):
 
 
 @pytest.mark.parametrize("answer", ["committed", "aborted"])
+@pytest.mark.sample(1)
 def test_what_can_be_proved_by_nobody_stops_the_query_until_a_person_says_what_became_of_it(
     job, topic, answer
 ):

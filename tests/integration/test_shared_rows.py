@@ -158,6 +158,7 @@ def in_pairs(batch):
 
 
 @pytest.mark.parametrize("made", [in_a_cte, through_its_rdd, behind_a_checkpoint_to_come, in_pairs])
+@pytest.mark.sample(2)
 def test_one_job_that_reads_the_batch_twice_in_a_way_that_hides_it(split, source, made):
     def process(batch, batch_id, transaction):
         transaction.write("low", made(batch))
@@ -172,6 +173,7 @@ def test_one_job_that_reads_the_batch_twice_in_a_way_that_hides_it(split, source
 
 
 @pytest.mark.parametrize("how", ["right", "full"])
+@pytest.mark.sample(1)
 def test_an_outer_join_without_keys_gets_one_computation(split, source, tmp_path, how):
     """Spark runs it twice: for the pairs, and for those that are in none."""
     drawn = "CAST(conv(substr(token, 1, 6), 16, 10) AS bigint)"
@@ -284,6 +286,7 @@ def some_are_long(cases, *short):
 @pytest.mark.parametrize(
     "how", some_are_long(GIVES_UP, "unpersist", "uncacheTable", "DROP VIEW", "clearCache")
 )
+@pytest.mark.sample(2)
 def test_what_a_function_has_looked_at_is_what_is_written_though_it_gives_it_up(
     split, source, spark, how
 ):
@@ -579,6 +582,7 @@ def test_an_rdd_that_only_a_subquery_reads_is_held_too(split, source, spark):
         "SELECT value, d, c FROM all_of_it, LATERAL (SELECT count(*) AS c FROM numbers WHERE id < d)",
     ],
 )
+@pytest.mark.sample(1)
 def test_a_correlated_subquery_reads_the_rows_that_are_written(
     split, source, spark, tmp_path, query
 ):
@@ -689,6 +693,7 @@ def test_a_thread_of_the_function_may_give_up_what_the_function_has_persisted(sp
 
 
 @pytest.mark.parametrize("writes", [1, 2])
+@pytest.mark.sample(1)
 def test_a_function_that_unpersists_all_rdds_takes_what_it_has_written_along(
     split, source, spark, tmp_path, writes
 ):

@@ -477,6 +477,7 @@ class TestPostgres:
     @pytest.mark.parametrize(
         "step", [b"set_config", b"parse_ident", b"LIMIT 0", b"format_type", b"WITH ORDINALITY w("]
     )
+    @pytest.mark.sample(2)
     def test_a_server_that_hangs_is_given_up_in_time_and_asked_again(self, database, hanging, step):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
         lookup = hanging.lookup()

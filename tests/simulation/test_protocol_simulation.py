@@ -166,6 +166,7 @@ def test_a_violation_is_found_again_by_its_seed(monkeypatch):
         for each in MUTANTS
     ],
 )
+@pytest.mark.sample(14)
 def test_a_broken_guard_is_found(break_a_guard, monkeypatch):
     break_a_guard(monkeypatch)
     violation = first_violation(3000, **getattr(break_a_guard, "options", {}))
@@ -176,6 +177,7 @@ def test_a_broken_guard_is_found(break_a_guard, monkeypatch):
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("lost", [1, 2, 4])
+@pytest.mark.sample(4)
 def test_a_lost_batch_is_redone_whatever_step_of_the_redo_a_crash_meets(durable, stateful, lost):
     """Decided, then timed out in part or whole; the successor is killed in front of each of its
     operations in turn."""

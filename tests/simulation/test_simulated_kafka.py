@@ -75,6 +75,7 @@ def test_the_command_plays_schedules_and_replays_one(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("guard", FOUND, ids=lambda guard: guard.name)
+@pytest.mark.sample(36)
 def test_a_broken_guard_is_found(guard, monkeypatch):
     guard.break_it(monkeypatch)
     violation = first_violation(3000, kinds=guard.kinds)

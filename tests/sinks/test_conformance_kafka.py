@@ -65,6 +65,7 @@ def under_test(broker, topic):
         sink.close()
 
 
+@pytest.mark.long
 def test_the_kafka_sink_passes_the_conformance_suite(under_test):
     report = check_sink(under_test(crash_points=0))
     # That another cluster is told from this one: kafka/test_other_cluster.py.

@@ -448,12 +448,14 @@ OTHER_STREAMS = {
 
 
 @pytest.mark.parametrize("case", SAME_STREAMS)
+@pytest.mark.sample(3)
 def test_a_query_whose_replays_are_the_same_is_replayed(stream, tmp_path, case):
     make, mode = SAME_STREAMS[case]
     assert verdict(make(stream), tmp_path, mode) is None
 
 
 @pytest.mark.parametrize("case", OTHER_STREAMS)
+@pytest.mark.sample(2)
 def test_a_query_whose_replays_may_differ_is_kept(stream, tmp_path, case):
     make, mode, reason = OTHER_STREAMS[case]
     with pytest.raises(AssertionError, match=reason):

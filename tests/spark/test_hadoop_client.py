@@ -113,6 +113,7 @@ def test_what_a_killed_writer_left_is_cleaned_and_nothing_else(client):
     assert client.read("kept.json") == b"whole"
 
 
+@pytest.mark.sample(1)
 def test_of_many_creators_one_wins(client):
     found = check(lambda: RemoteStore(client), creators=4, rounds=5)
     assert found.kept, found.verdicts
@@ -134,6 +135,7 @@ def test_a_batch_that_is_stopped_does_not_interrupt_a_create(client, spark):
     assert answers == ["created"]
 
 
+@pytest.mark.long
 def test_a_driver_with_one_client_follows_a_driver_with_the_other(spark, s3_server, s3_bucket):
     url = f"s3a://{s3_bucket}/ads"
     by_hadoop = RemoteStore(Stores(spark).client(url), "onceforall")

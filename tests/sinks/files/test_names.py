@@ -32,6 +32,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("form", "place"), REFUSED)
+@pytest.mark.sample(3)
 def test_every_name_is_found_by_every_reader_or_refused_at_start(spark, tmp_path, form, place):
     refused, columns = set(), {"n": pa.array([1, 2, 3], pa.int64())}
     for name in NAMES:

@@ -423,6 +423,7 @@ def both(folder, form, case, turned=False):
         if ("far" not in case or form != "csv")  # CSV takes no such year.
     ],
 )
+@pytest.mark.sample(12)
 def test_a_column_that_folders_say_is_read_as_text_where_its_types_have_no_common_one(
     spark, tmp_path, case, form
 ):

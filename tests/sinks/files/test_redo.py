@@ -145,6 +145,7 @@ CHANGES = {
         ),
     ],
 )
+@pytest.mark.sample(2)
 def test_what_stays_of_a_batch_is_read_as_it_was_written(spark, tmp_path, change, lost):
     job, (before, now) = Job(spark, tmp_path), CHANGES[change]
     job.decide(before)

@@ -87,6 +87,7 @@ def readers(spark, folder):
 @pytest.mark.parametrize("form", ON_DISK)
 @FEW
 @given(drawn=VALUES, data=st.data())
+@pytest.mark.sample(1)
 def test_what_was_written_before_a_column_became_wider_is_read_as_it_was_written(
     spark, tmp_path, form, drawn, data
 ):

@@ -109,6 +109,7 @@ def tried(form, *zones):
         pytest.param("csv", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_an_instant_is_read_as_it_was_written_in_whatever_zone_the_jvm_is(form):
     assert tried(form, *ZONES) == [f"{form}: {len(ZONES)} zones"]
 

@@ -43,6 +43,7 @@ def assert_whole(place, batches=1):
         "file.pre_commit.after",
     ],
 )
+@pytest.mark.sample(1)
 def test_what_a_killed_task_leaves_is_never_seen_and_is_swept(processes, point):
     name, _, hit = point.partition("@")
     assert processes.run("prepare", f"{name}=kill@{hit or 1}") == -signal.SIGKILL

@@ -48,6 +48,7 @@ FAULTS = ["lose", "twice", 503] + [pytest.param(e, marks=pytest.mark.long) for e
 
 
 @pytest.mark.parametrize("does", FAULTS)
+@pytest.mark.sample(4)
 def test_a_batch_goes_on_over_a_fault_and_leaves_nothing(place, proxy, far, does, which):
     fault = planned(proxy, does, which)
     sink, kept = written(far)
@@ -218,6 +219,7 @@ GATEWAYS = [
 
 
 @pytest.mark.parametrize("which", GATEWAYS, ids=str)
+@pytest.mark.sample(3)
 def test_a_404_that_is_not_the_stores_own_loses_nothing(far, proxy, place, which):
     sink, kept = written(far)
     gateway = proxy.bare_404(count=100_000, **which)

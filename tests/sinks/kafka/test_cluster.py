@@ -823,6 +823,7 @@ def test_the_records_leader_lost_while_the_commit_runs_gets_no_record_lost_or_do
 
 
 @pytest.mark.parametrize("fault", [kill_leader, pytest.param(pause_leader, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_commit_is_asked_for_again_until_its_markers_are_written_by_another_leader(
     cluster, query, fault
 ):

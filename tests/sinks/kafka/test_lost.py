@@ -202,6 +202,7 @@ def test_a_transaction_that_timed_out_is_lost(query, quick_broker, until):
 
 
 @pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.sample(1)
 def test_what_became_of_a_transaction_is_found_out_after_its_id_has_expired(
     query, quick_broker, until, decided, sees
 ):
@@ -274,6 +275,7 @@ def test_a_topic_that_is_gone_leaves_the_transaction_in_doubt(query, topic, brok
     assert "is not there any more" in words(report)
 
 
+@pytest.mark.long
 def test_a_committed_transaction_that_a_late_request_reopened_is_not_held_for_aborted_where_the_log_is_gone(
     query, patient_broker, until
 ):

@@ -215,6 +215,7 @@ def test_several_arrow_batches_and_slices_are_written_in_order(
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.sample(3)
 def test_random_rows_arrive_as_they_were_in_order_within_their_partition(
     query, topic, until, committed, seed
 ):

@@ -153,6 +153,7 @@ def test_readers_are_past_an_aborted_transaction_when_abort_returns(query, topic
     sees(name, ["good"])
 
 
+@pytest.mark.long
 def test_brokers_that_allow_short_transactions_only_let_ids_be_fenced():
     with EmbeddedKafka(config={"transaction.max.timeout.ms": "5000"}) as strict:
         strict.create_topic("t")

@@ -97,6 +97,7 @@ ADDING = {"key": "n", "accumulate": {"times": "sum"}}
     [{}, pytest.param(ADDING, marks=pytest.mark.long), {"mode": "upsert", "key": "n"}],
     ids=["staged", "staged-adding", "upsert"],
 )
+@pytest.mark.sample(1)
 def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, options):
     heart = {"commit_in_two_processes_at_once", "recover_beside_everything_else", "written_twice"}
     heart |= {

@@ -261,6 +261,7 @@ def test_another_schema_may_be_named_where_the_markers_are_taken_along(database)
     ],
 )
 @pytest.mark.parametrize("knows_its_table", [True, False])
+@pytest.mark.sample(3)
 def test_a_committed_batch_whose_markers_were_moved_is_in_doubt_and_not_lost(
     database, mode, moving, knows_its_table
 ):

@@ -233,6 +233,7 @@ def table_with(database, column, index):
 @pytest.mark.parametrize(
     "options", [{}, {"accumulate": {"n": "sum"}}, {"accumulate": {"n": "sum"}, "mode": "prepared"}]
 )
+@pytest.mark.sample(10)
 def test_an_index_that_calls_other_keys_equal_than_its_column_is_refused(database, what, options):
     """A batch with "a" and "A" would be added up as one key, and two batches with one each as
     two; or it would be stuck."""
@@ -257,6 +258,7 @@ def test_an_index_whose_columns_equality_is_not_known_is_refused(database):
 
 @pytest.mark.parametrize("what", FIT_INDEXES)
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
+@pytest.mark.sample(15)
 def test_an_index_that_calls_the_same_keys_equal_is_not_refused(database, what, mode):
     table_with(database, *FIT_INDEXES[what])
     PostgresSink(database, "t", key="k", mode=mode).check(StartInfo("q", "out"))

@@ -349,6 +349,7 @@ def test_no_row_is_refused_by_a_cast_of_its_types_owner(database, typed, mode, t
     ],
     ids=lambda options: "-".join(options.values()),
 )
+@pytest.mark.sample(4)
 def test_no_key_is_shown_by_a_cast_of_its_types_owner(database, typed, options):
     admin(database, "ALTER TABLE public.t DROP v, DROP CONSTRAINT t_pkey, ADD m owned.mood")
     admin(database, "ALTER TABLE public.t ADD PRIMARY KEY (m, id)")
