@@ -3,8 +3,8 @@ leader's memory. ``docs/simulator.md`` says what it shows.
 
 Above it runs the production code of the Kafka sink's driver side: ``KafkaSink.confirm``,
 ``commit``, ``retire``, ``abort`` and ``recover``, with the modules ``outcomes``, ``evidence``,
-``transaction_reader``, ``coordinator_client`` and ``broker_client``. Only the connections
-(``wire.Wire``), the clock and the threads are replaced::
+``transaction_reader``, ``state_reader``, ``coordinator_client`` and ``broker_client``. Only the
+connections (``wire.Wire``), the clock and the threads are replaced::
 
     from simulator.brokers import play
 

@@ -15,6 +15,7 @@ from onceforall.sinks.kafka.driver import (
     broker_client,
     coordinator_client,
     retry,
+    state_reader,
     transaction_reader,
 )
 from onceforall.sinks.kafka.driver.wire import NO_STEPS, Address, NoAnswer, Steps, Wire
@@ -137,7 +138,13 @@ def _load() -> None:
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
     """Put a world's clock, and one thread, below the driver's side of the sink."""
-    modules: tuple[Any, ...] = (broker_client, coordinator_client, retry, transaction_reader)
+    modules: tuple[Any, ...] = (
+        broker_client,
+        coordinator_client,
+        retry,
+        state_reader,
+        transaction_reader,
+    )
     real = [module.time for module in modules]
     threads, real_wire = vars(broker_client)["Threads"], vars(broker_client)["Wire"]
     logger = logging.getLogger("onceforall.sinks.kafka")

@@ -1,5 +1,5 @@
-"""Reads what a cluster knows of transactions: their states, end offsets of partitions, and markers
-in the log.
+"""Reads what a cluster knows of transactions: their states (module ``state_reader``), the ids of
+topics, end offsets of partitions, and markers in the log.
 
 Requests are only read with; none changes anything, so each may be repeated. An error that says "not
 now" or "not here" is asked again until the client's deadline.
@@ -19,7 +19,6 @@ from onceforall.sinks.kafka.driver.broker_client import (
     LAST_BACKOFF_S,
     QUICK_ANSWER_S,
     TOPIC_AUTHORIZATION_FAILED,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     AccessRefusedError,
     agreed,
     error_name,
@@ -30,12 +29,12 @@ from onceforall.sinks.kafka.driver.evidence import (
     Marker,
     TransactionState,
     Unreadable,
-    is_open,
     judge_log,
     judge_state,
 )
 from onceforall.sinks.kafka.driver.record_batches import MarkerScan
 from onceforall.sinks.kafka.driver.retry import Retry
+from onceforall.sinks.kafka.driver.state_reader import StateReader
 from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ _log = logs.logger("onceforall.sinks.kafka")
 
 _LATEST = -1
 _OK, _OFFSET_OUT_OF_RANGE = 0, 1
-_TRANSACTIONAL_ID_NOT_FOUND = 105
-_FIRST_PATIENCE_S = 2.0
 
 _FETCH_MAX_VERSION = 12
 """The last version that names topics and not their ids."""
@@ -62,68 +59,19 @@ _FETCH_WAIT_MS = 100
 _TELL_AFTER_S = 10.0
 
 
-class TransactionReader:
-    """Reads through a ``CoordinatorClient``. Safe to use from several threads."""
+class TransactionReader(StateReader):
+    """Reads what coordinators know, and what the partitions' leaders show. Safe to use from several
+    threads.
+    """
 
     def __init__(self, client: CoordinatorClient, rights: Rights) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            client: of the cluster.
-            rights: names who lacks a right.
-        """
-        self._client = client
-        self._rights = rights
+        """See ``StateReader``."""
+        super().__init__(client, rights)
         # None: no leader at the moment. One value, so that no thread sees a partition that changes
         # between the two as gone.
         self._told: Mapping[Partition, Address | None] = {}
         self._outdated: frozenset[str] = frozenset()
         self._hidden: frozenset[str] = frozenset()
-        self._patience_s = _FIRST_PATIENCE_S
-
-    @property
-    def patience_s(self) -> float:
-        """How many seconds a call asks before it gives up."""
-        return self._client.deadline_s
-
-    def states(
-        self,
-        committables: Collection[KafkaCommittable],
-        doubtful: Collection[str] = (),
-        *,
-        retry: Retry | None = None,
-    ) -> dict[str, TransactionState | None]:
-        """Return the states of transactional ids; None for one that is forgotten.
-
-        A broker that was cut off and wakes takes itself for the coordinator, and answers from its
-        old memory: that an id is unknown, or its transaction over, or another one open. So another
-        answer than that the very transaction is open is believed of a coordinator alone that
-        another broker names.
-
-        Args:
-            committables: of transactions with the ids.
-            doubtful: ids of which no answer is believed of another one: whoever would go on
-                because a transaction is open, or counts on the partitions that are told, and asks
-                nobody else afterwards.
-            retry: until when; None: as long as a client has patience.
-
-        Raises:
-            SinkUnavailableError: not all coordinators answered.
-        """
-        names = [c["name"] for c in committables]
-        found: dict[str, TransactionState | None] = {}
-        retry = retry or Retry(
-            self._client.deadline_s, "The states of Kafka transactions could not be read"
-        )
-        doubted = set(doubtful)
-        self._client.doubt(doubted)
-        while missing := [name for name in names if name not in found]:
-            told: dict[str, TransactionState | None] = {}
-            reasons = self._ask_states(missing, told, doubted, retry.deadline_s)
-            found |= self._believed(committables, told, doubted, reasons)
-            if len(found) < len(set(names)):
-                retry.again(next(iter(reasons.items()), ("", "")))
-        return found
 
     def identify_patiently(
         self, topics: Collection[str], patience_s: float | None = None
@@ -190,126 +138,6 @@ class TransactionReader:
         return AccessRefusedError(
             f"Whether topic {topic!r} is the one that was written to can't be told: {why}."
         )
-
-    def states_known_soon(
-        self, names: Collection[str], reasons: dict[str, str]
-    ) -> dict[str, TransactionState | None]:
-        """Return what those coordinators tell of transactional ids that answer within a short
-        time, and that another broker names; None for an id that is forgotten.
-
-        Whoever is untold is asked for again by a later call, which has more time, up to the
-        client's: brokers that are slow would else never be understood.
-
-        Args:
-            names: the ids.
-            reasons: gets why the others are not told, by id.
-        """
-        found: dict[str, TransactionState | None] = {}
-        deadline_s = time.monotonic() + self._patience_s
-        doubted = set(names)
-        self._client.doubt(doubted)
-        backoff_s = FIRST_BACKOFF_S
-        while missing := [name for name in names if name not in found]:
-            try:
-                reasons.update(self._ask_states(missing, found, doubted, deadline_s))
-            except AccessRefusedError as error:
-                reasons.update(dict.fromkeys(missing, str(error)))
-                break
-            if len(found) == len(set(names)) or time.monotonic() > deadline_s:
-                break
-            time.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
-        are_told = found.keys() >= set(names)
-        longer_s = min(2 * self._patience_s, self._client.deadline_s)
-        self._patience_s = _FIRST_PATIENCE_S if are_told else longer_s
-        return found
-
-    def _ask_states(
-        self,
-        names: Collection[str],
-        found: dict[str, TransactionState | None],
-        doubted: set[str],
-        deadline_s: float,
-    ) -> dict[str, str]:
-        """Ask once, and return why some are not told.
-
-        Args:
-            names: the ids.
-            found: gets the states.
-            doubted: ids whose coordinator another broker must name.
-            deadline_s: until when.
-        """
-        from kafka.protocol.admin import DescribeTransactionsRequest
-
-        by_address: dict[Address, list[str]] = defaultdict(list)
-        reasons: dict[str, str] = {}
-        for name, address in self._client.coordinators(names, reasons, deadline_s, doubted).items():
-            by_address[address].append(name)
-        calls = [
-            (a, DescribeTransactionsRequest(transactional_ids=asked))
-            for a, asked in by_address.items()
-        ]
-        for asked, answer in zip(
-            by_address.values(), self._client.exchange(calls, deadline_s), strict=True
-        ):
-            if isinstance(answer, NoAnswer):
-                self._client.forget(asked)
-                reasons.update(dict.fromkeys(asked, answer.reason))
-                continue
-            for state in answer.transaction_states:
-                self._take_state(state, found, reasons)
-        return reasons
-
-    def _take_state(
-        self,
-        answer: Any,
-        found: dict[str, TransactionState | None],
-        reasons: dict[str, str],
-    ) -> None:
-        name, code = str(answer.transactional_id), int(answer.error_code)
-        if code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            raise AccessRefusedError(f"{self._rights.transactional_id(name, 'Describe')}.")
-        if code not in {_OK, _TRANSACTIONAL_ID_NOT_FOUND}:
-            self._client.forget([name])
-            reasons[name] = f"the coordinator answered {error_name(code)}"
-            return
-        found[name] = _state(answer) if code == _OK else None
-
-    def _believed(
-        self,
-        committables: Collection[KafkaCommittable],
-        told: dict[str, TransactionState | None],
-        doubted: set[str],
-        reasons: dict[str, str],
-    ) -> dict[str, TransactionState | None]:
-        """Return what counts of that which was told.
-
-        Args:
-            committables: of the transactions.
-            told: the answers.
-            doubted: ids whose coordinator another broker has named; gets those of which the answer
-                counts only then.
-            reasons: gets why an answer doesn't count.
-        """
-        if not self._client.has_others():
-            return told
-        found = {}
-        for committable in committables:
-            name = committable["name"]
-            if name not in told:
-                continue
-            state = told[name]
-            if name in doubted or is_open(committable, state):
-                found[name] = state
-                continue
-            words = "that it is not known" if state is None else state.state
-            reasons[name] = (
-                f"a broker answered {words}; that counts when another one names it the "
-                "coordinator, for it may have been cut off"
-            )
-            doubted.add(name)
-            self._client.doubt([name])
-        return found
 
     def end_offsets(
         self,
@@ -606,12 +434,3 @@ class TransactionReader:
                 "not in the log any more (retention), or is lost"
             )
         return error_name(part.error_code)
-
-
-def _state(answer: Any) -> TransactionState:
-    return TransactionState(
-        str(answer.transaction_state),
-        int(answer.producer_id),
-        int(answer.producer_epoch),
-        tuple((str(topic.topic), int(p)) for topic in answer.topics for p in topic.partitions),
-    )
