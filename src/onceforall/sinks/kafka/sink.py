@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from onceforall.common import arguments, logs
 from onceforall.common.two_sided import TwoSided
-from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import (
     Capabilities,
@@ -529,11 +529,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         )
         reader = self._connected_reader()
         look = partial(look_at_topics, topics, reader, self._topic_ids, patience_s=0)
-        try:
-            found = confirmed(told, topics, reader, self._confirm_retry(), look)
-        except SinkUnavailableError:
-            look()
-            raise
+        found = confirmed(told, topics, reader, self._confirm_retry(), look)
         self._just_confirmed = frozenset(c["name"] for c in found)
         return placed(found, reader, self._topic_ids)
 
