@@ -11,6 +11,7 @@ from functools import cache
 from types import SimpleNamespace as Answer
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onceforall.sinks.kafka import sink
 from onceforall.sinks.kafka.driver import (
     broker_client,
     coordinator_client,
@@ -98,10 +99,17 @@ def _not_now(kind: str, request: Any, world: World) -> Any:
 
 
 class SimulatedTime:
-    """``time``, of a world."""
+    """``time``, of a world.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        world: whose.
+        between_turns: who sleeps looks at everything anew behind it, so that a partition may lose
+            its leader meanwhile.
+    """
+
+    def __init__(self, world: World, *, between_turns: bool = False) -> None:
         self._world = world
+        self._between_turns = between_turns
 
     def monotonic(self) -> float:
         """Return the world's time."""
@@ -109,7 +117,12 @@ class SimulatedTime:
 
     def sleep(self, seconds: float) -> None:
         """Let the world go on."""
+        steady, self._world.steady = (
+            self._world.steady,
+            (self._world.steady and not self._between_turns),
+        )
         self._world.pass_time(seconds)
+        self._world.steady = steady
 
 
 class OneThread:
@@ -142,6 +155,7 @@ def simulated(world: World) -> Iterator[None]:
         broker_client,
         coordinator_client,
         retry,
+        sink,
         state_reader,
         transaction_reader,
     )
@@ -152,7 +166,7 @@ def simulated(world: World) -> Iterator[None]:
     _load()
     vars(broker_client).update(Threads=OneThread, Wire=lambda _: SimulatedWire(world))
     for module in modules:
-        module.time = SimulatedTime(world)
+        module.time = SimulatedTime(world, between_turns=module is retry)
     try:
         yield
     finally:

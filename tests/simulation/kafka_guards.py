@@ -177,26 +177,36 @@ GUARDS = [
     Guard(
         "the states are read before the ends",
         outcomes,
-        "confirmed",
-        "        ends = reader.end_offsets(topics, reasons, again=again)\n"
-        '        failpoints.hit("kafka.confirm.ends_read")\n'
-        "        states = reader.states(committables, doubtful, retry=retry)\n",
-        "        states = reader.states(committables, doubtful, retry=retry)\n"
-        "        ends = reader.end_offsets(topics, reasons, again=again)\n",
+        "_confirmed_now",
+        "    ends = reader.end_offsets(topics, silent, again=again)\n"
+        '    failpoints.hit("kafka.confirm.ends_read")\n'
+        "    reasons: dict[str, str] = {}\n"
+        "    states = reader.states_now(committables, doubted, reasons)\n",
+        "    reasons: dict[str, str] = {}\n"
+        "    states = reader.states_now(committables, doubted, reasons)\n"
+        "    ends = reader.end_offsets(topics, silent, again=again)\n",
         kinds=("somebody's fence", "time-out", "not now"),
     ),
     Guard(
         "a partition without a leader is passed over before the decision",
         outcomes,
-        "confirmed",
-        "        if not untold:\n",
-        "        if not untold or ends:\n",
+        "_confirmed_now",
+        "    if untold:\n",
+        "    if untold and not ends:\n",
         kinds=("no leader",),
+    ),
+    Guard(
+        "the leaders that there were before a coordinator was awaited count",
+        outcomes,
+        "_confirmed_now",
+        "reader.states_now(committables, doubted, reasons)",
+        "reader.states(committables, doubted)",
+        kinds=("no leader", "not now"),
     ),
     Guard(
         "partitions that were added meanwhile are not looked up",
         outcomes,
-        "confirmed",
+        "_confirmed_now",
         "again=again",
         "again=False",
         kinds=("partition added",),
@@ -481,7 +491,7 @@ GUARDS = [
         "_with_batch",
         "return None if batch.epoch == epoch else found",
         "return found",
-        kinds=("cut off", "leader moves", "somebody's fence", "time-out"),
+        kinds=("cut off", "leader moves", "somebody's fence"),
     ),
     Guard(
         "records of a later epoch hide the marker",

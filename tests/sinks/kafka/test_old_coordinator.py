@@ -7,6 +7,8 @@ from types import SimpleNamespace as Answer
 import pytest
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.sinks.kafka.driver import outcomes
+from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
 from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from onceforall.sinks.kafka.driver.evidence import TransactionState
 from onceforall.sinks.kafka.driver.outcomes import confirmed, look_at_topics, withheld
@@ -20,6 +22,7 @@ ID, OLD, NEW = "onceforall:q:out:1:0.0.0:", 0, 1
 OK, NOT_LEADER, NOT_FOUND = 0, 6, 105
 OPEN = TransactionState("Ongoing", 7, 3, (("t", 0),))
 COMMITTABLE = {"name": ID, "producer_id": 7, "producer_epoch": 3, "records": 1}
+KNOWN = {"t": "new"}
 
 
 class Cluster(CoordinatorClient):
@@ -28,7 +31,7 @@ class Cluster(CoordinatorClient):
     def __init__(self, *, brokers=(0, 1, 2), **old):
         self.nodes = brokers
         super().__init__(",".join(f"b{n}:9092" for n in brokers), deadline_s=0.5)
-        self.memory = {"coordinator": OLD, "state": None, "topic_id": "old", **old}
+        self.memory = {"coordinator": OLD, "state": None, "topic_id": "new", **old}
         self.truth = {"coordinator": NEW, "state": OPEN, "topic_id": "new"}
         self.leaders = {0: NEW, 1: 2}
         self.silent = set()
@@ -101,10 +104,6 @@ def retry(is_stopped=lambda: False):
     return Retry(0.5, "It can't be told", "Nothing is decided.", is_stopped)
 
 
-def topics_are_there():
-    """See that the topics are there."""
-
-
 OVER = TransactionState("CompleteCommit", 7, 3, ())
 ANOTHER = TransactionState("Ongoing", 7, 2, (("t", 0),))
 EARLIER = TransactionState("Ongoing", 7, 3, (("t", 1),))
@@ -145,15 +144,15 @@ def test_the_only_broker_is_believed():
 
 def test_an_open_transaction_is_confirmed_though_its_old_coordinator_calls_it_over():
     reader = TransactionReader(Cluster(state=OVER), None)
-    (found,) = confirmed([COMMITTABLE], {"t"}, reader, retry(), topics_are_there)
-    assert found["proof"] == {"topic": "t", "partition": 0, "offset": 10}
+    (found,) = confirmed([COMMITTABLE], {"t"}, reader, KNOWN, retry())
+    assert found["proof"] == {"topic": "t", "topic_id": "new", "partition": 0, "offset": 10}
 
 
 def test_one_that_is_over_is_not_confirmed():
     client = Cluster(state=OVER)
     client.truth["state"] = OVER
     with pytest.raises(AttemptFailedError, match="its state is CompleteCommit"):
-        confirmed([COMMITTABLE], {"t"}, TransactionReader(client, None), retry(), topics_are_there)
+        confirmed([COMMITTABLE], {"t"}, TransactionReader(client, None), KNOWN, retry())
 
 
 @pytest.mark.parametrize("memory", [None, OVER, EARLIER])
@@ -169,9 +168,7 @@ def test_what_has_a_partition_without_a_leader_is_withheld_whatever_an_old_coord
 def test_a_leader_of_what_no_transaction_has_written_to_holds_no_decision_up():
     client = Cluster(coordinator=NEW)
     client.silent = {2}
-    (found,) = confirmed(
-        [COMMITTABLE], {"t"}, TransactionReader(client, None), retry(), topics_are_there
-    )
+    (found,) = confirmed([COMMITTABLE], {"t"}, TransactionReader(client, None), KNOWN, retry())
     assert found["proof"]["offset"] == 10
     assert client.asked.count(("ListOffsetsRequest", 2)) == 1
 
@@ -193,8 +190,8 @@ def test_the_end_of_a_partition_is_asked_for_until_its_leader_tells_it(
         client.leaders = {0: NEW, 1: 2}
 
     monkeypatch.setattr(Retry, "pause", elected)
-    (found,) = confirmed([COMMITTABLE], {"t"}, reader, retry(), topics_are_there)
-    assert found["proof"] == {"topic": "t", "partition": 0, "offset": 10}
+    (found,) = confirmed([COMMITTABLE], {"t"}, reader, KNOWN, retry())
+    assert found["proof"] == {"topic": "t", "topic_id": "new", "partition": 0, "offset": 10}
 
 
 def test_leaders_that_were_elected_since_are_found():
@@ -203,7 +200,7 @@ def test_leaders_that_were_elected_since_are_found():
     client.leaders[0] = 2
     reader.end_offsets({"t"}, {}, again=False)
     client.leaders[0] = NEW
-    (found,) = confirmed([COMMITTABLE], {"t"}, reader, retry(), topics_are_there)
+    (found,) = confirmed([COMMITTABLE], {"t"}, reader, KNOWN, retry())
     assert found["proof"]["partition"] == 0
 
 
@@ -228,22 +225,67 @@ def test_a_stop_ends_the_wait_for_a_leader():
             [COMMITTABLE],
             {"t"},
             TransactionReader(client, None),
+            KNOWN,
             retry(lambda: next(stopped)),
-            topics_are_there,
         )
     assert next(stopped, None) is None
 
 
 def test_a_topic_that_is_gone_is_named_sooner_than_a_leader_is_given_up():
-    client = Cluster()
+    client = Cluster(coordinator=NEW, topic_id=None)
     client.leaders[0] = -1
+    client.truth["topic_id"] = None
     reader = TransactionReader(client, None)
+    with pytest.raises(AttemptFailedError, match="^Topic t was deleted while"):
+        confirmed([COMMITTABLE], {"t"}, reader, dict(KNOWN), Retry(100, "It can't be told"))
 
-    def look():
-        raise AttemptFailedError("deleted")
 
-    with pytest.raises(AttemptFailedError, match="^deleted$"):
-        confirmed([COMMITTABLE], {"t"}, reader, Retry(100, "It can't be told"), look)
+def test_a_leader_that_is_lost_while_a_coordinator_is_awaited_is_noticed(monkeypatch):
+    """The coordinator would leave its marker out, and call the transaction complete."""
+    client = Cluster(coordinator=NEW)
+    client.silent = {NEW}
+    client.leaders = {0: OLD, 1: 2}
+
+    def comes_back(waited):
+        waited.turn_s += 1
+        client.silent, client.leaders = set(), {0: -1, 1: 2}
+
+    monkeypatch.setattr(Retry, "pause", comes_back)
+    with pytest.raises(SinkUnavailableError, match=r"t \[0\]: no leader at the moment"):
+        confirmed([COMMITTABLE], {"t"}, TransactionReader(client, None), KNOWN, retry())
+
+
+def test_brokers_that_are_all_away_are_awaited_too(monkeypatch):
+    client = Cluster(coordinator=NEW)
+    client.silent = {0, 1, 2}
+    reader, patient = TransactionReader(client, None), Retry(100, "It can't be told")
+    monkeypatch.setattr(Retry, "pause", lambda _: client.silent.clear())
+    (found,) = confirmed([COMMITTABLE], {"t"}, reader, KNOWN, patient)
+    assert found["proof"]["offset"] == 10
+
+
+def test_whoever_lacks_a_right_is_told_at_once():
+    client = Cluster(coordinator=NEW)
+
+    def refuses(*_):
+        raise AccessRefusedError("no right")
+
+    client.ListOffsetsRequest = refuses
+    with pytest.raises(AccessRefusedError, match="^no right$"):
+        confirmed([COMMITTABLE], {"t"}, TransactionReader(client, None), KNOWN, retry())
+
+
+@pytest.mark.parametrize("ago_s", [0.0, 60.0])
+def test_a_commit_goes_by_a_confirmation_of_a_moment_ago_only(query, topic, monkeypatch, ago_s):
+    """Another sink of the batch may have confirmed for a minute."""
+    q = query(topic())
+    q.check()
+    (confirmed,) = q.sink.confirm([q.prepare(["a"])])
+    q.sink._sure_until_s -= ago_s
+    asked = []
+    monkeypatch.setattr(outcomes, "withheld", lambda names, reader: asked.extend(names) or {})
+    assert q.commit(confirmed).completed
+    assert asked == ([confirmed["name"]] if ago_s else [])
 
 
 # --- topics ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ Not promised: that the transactions of a batch become visible in one instant; an
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -77,6 +78,8 @@ _log = logs.logger("onceforall.sinks.kafka")
 _MAX_BURNT = 1000
 _PATIENCE_RESERVE_S = 10.0
 _CONFIRM_PATIENCE_S = 60.0
+_SURE_S = 2.0
+"""So long ago a commit's own confirmation may have asked, to be what it goes by."""
 
 
 class KafkaSink(TwoSided, TwoPhaseCommitSink):
@@ -136,6 +139,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         self._reader: TransactionReader | None = None
         self._doubtful: set[str] = set()
         self._just_confirmed: frozenset[str] = frozenset()
+        self._sure_until_s = 0.0
         self._topic_ids: dict[str, str] = {}
         self._start: tuple[str, str] | None = None
 
@@ -392,6 +396,10 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         told = read(committables)
         self._burn([name for committable in told for name in committable.get("burnt", ())])
         confirmed_now, self._just_confirmed = self._just_confirmed, frozenset()
+        if time.monotonic() > self._sure_until_s:
+            # Another sink may have taken its time, and a topic have been deleted meanwhile, or a
+            # partition have lost its leader.
+            confirmed_now = frozenset()
         unsure = {c["name"] for c in told} - confirmed_now
         # Before anything is sent: producer ids begin anew in another cluster, and may be a
         # stranger's there.
@@ -518,7 +526,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
                 leader for so long.
         """
         from onceforall.sinks.kafka.driver.committable import read
-        from onceforall.sinks.kafka.driver.outcomes import confirmed, look_at_topics, placed
+        from onceforall.sinks.kafka.driver.outcomes import confirmed
 
         if not committables:
             return committables
@@ -527,11 +535,11 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         topics = (
             {self._topic} if self._topic is not None else {t for c in told for t in c["topics"]}
         )
-        reader = self._connected_reader()
-        look = partial(look_at_topics, topics, reader, self._topic_ids, patience_s=0)
-        found = confirmed(told, topics, reader, self._confirm_retry(), look)
-        self._just_confirmed = frozenset(c["name"] for c in found)
-        return placed(found, reader, self._topic_ids)
+        retry = self._confirm_retry()
+        found = confirmed(told, topics, self._connected_reader(), self._topic_ids, retry)
+        self._just_confirmed = frozenset(str(c["name"]) for c in found)
+        self._sure_until_s = retry.turn_s + _SURE_S
+        return found
 
     @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:

@@ -6,7 +6,8 @@ How the answers are judged is in module ``evidence``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -17,6 +18,7 @@ from onceforall.sinks.kafka.access.rights import Rights
 from onceforall.sinks.kafka.driver.broker_client import (
     QUICK_ANSWER_S,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    AccessRefusedError,
     agreed,
     error_name,
 )
@@ -41,54 +43,87 @@ def confirmed(
     committables: Sequence[KafkaCommittable],
     topics: Collection[str],
     reader: TransactionReader,
+    known: dict[str, str],
     retry: Retry,
-    look: Callable[[], object],
-) -> list[KafkaCommittable]:
+) -> list[Committable]:
     """See that every transaction is still open, and note where the log will prove what became of
-    it.
+    it, in which cluster it is, and the ids of the topics that it has written to: addresses and
+    names can pass to others.
+
+    All is asked in turns, and what one has found counts in no other: while a coordinator is awaited
+    a partition may lose its leader.
 
     Args:
         committables: as the sink's ``pre_commit`` returned them.
         topics: all that they have written to.
         reader: of the cluster.
+        known: the ids that topics had when the sink asked last, by name; it gets those of now.
         retry: until when brokers are asked that don't answer, or lead no more. Those that lead only
             what no transaction has written to are nobody's matter.
-        look: raises if a topic isn't there any more, whose partitions have no leaders either;
-            called where none was found for as long as a client has patience.
 
     Returns:
-        The committables with ``proof``: ``topic``, ``partition`` and ``offset``.
+        The committables with ``proof``: ``topic``, ``partition`` and ``offset``; with ``cluster``
+        and the topics' ids.
 
     Raises:
-        AttemptFailedError: one is not open any more: it timed out, or was fenced.
+        AttemptFailedError: one is not open any more: it timed out, or was fenced. Or a topic is
+            gone, or has another id than before: what the tasks wrote until it was deleted went with
+            it.
         SinkUnavailableError: not all brokers answered, or a partition that a transaction has
             written to has no leader.
     """
-    doubtful = [c["name"] for c in committables if c.get("doubtful")]
+    doubted = {c["name"] for c in committables if c.get("doubtful")}
+    reader.doubt(doubted)
     again = False
     while True:
-        # In this order: a transaction that is open after the offsets were read has its marker
-        # behind them.
-        reasons: dict[tuple[str, int], str] = {}
-        ends = reader.end_offsets(topics, reasons, again=again)
-        failpoints.hit("kafka.confirm.ends_read")
-        states = reader.states(committables, doubtful, retry=retry)
-        found = [
-            _confirmed(c, states[c["name"]], proof_of(states[c["name"]], ends))
-            for c in committables
-        ]
-        untold = sorted(
-            {p for state in states.values() if state is not None for p in state.partitions}
-            - ends.keys()
-        )
-        if not untold:
-            return found
-        if retry.waited_s > reader.patience_s:
-            look()
+        try:
+            told = _confirmed_now(committables, topics, reader, known, doubted, again=again)
+        except AccessRefusedError:
+            raise
+        except SinkUnavailableError as error:
+            told = str(error).rstrip(".")
+        if not isinstance(told, str):
+            return told
+        # A topic that isn't there any more has no leaders either.
+        if retry.waited_s > reader.patience_s and not retry.is_over():
+            with suppress(SinkUnavailableError):
+                look_at_topics(topics, reader, known, patience_s=0)
         if again:
-            retry.again([next((reasons[p] for p in untold if p in reasons), _no_leader(untold))])
-        # Partitions may have been added since their leaders were looked up.
+            retry.again([told])
         again = True
+
+
+def _confirmed_now(
+    committables: Sequence[KafkaCommittable],
+    topics: Collection[str],
+    reader: TransactionReader,
+    known: dict[str, str],
+    doubted: set[str],
+    *,
+    again: bool,
+) -> list[Committable] | str:
+    """Ask everything once; see ``confirmed``. Return why it must be asked again, where it must."""
+    # In this order: a transaction that is open after the offsets were read has its marker behind
+    # them.
+    silent: dict[tuple[str, int], str] = {}
+    ends = reader.end_offsets(topics, silent, again=again)
+    failpoints.hit("kafka.confirm.ends_read")
+    reasons: dict[str, str] = {}
+    states = reader.states_now(committables, doubted, reasons)
+    found = [
+        _confirmed(c, states[c["name"]], proof_of(states[c["name"]], ends))
+        for c in committables
+        if c["name"] in states
+    ]
+    if len(found) < len(committables):
+        return ": ".join(next(iter(reasons.items()), ("", "a coordinator gave no answer")))
+    untold = sorted(
+        {p for state in states.values() if state is not None for p in state.partitions}
+        - ends.keys()
+    )
+    if untold:
+        return next((silent[p] for p in untold if p in silent), _no_leader(untold))
+    return placed(found, reader, known)
 
 
 def _confirmed(

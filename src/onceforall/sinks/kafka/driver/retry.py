@@ -18,6 +18,7 @@ class Retry:
     Attributes:
         what: what is tried, as the sentence that begins the error.
         deadline_s: until when, of ``time.monotonic``.
+        turn_s: when the present turn began.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Retry:
         self.what = what
         self._begun_s = time.monotonic()
         self.deadline_s = self._begun_s + patience_s
+        self.turn_s = self._begun_s
         self._then = then
         self._is_stopped = is_stopped
         self._pause_s = FIRST_BACKOFF_S
@@ -68,3 +70,4 @@ class Retry:
         """Wait a moment, longer each time."""
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, LAST_BACKOFF_S)
+        self.turn_s = time.monotonic()

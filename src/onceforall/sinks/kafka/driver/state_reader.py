@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _OK = 0
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _FIRST_PATIENCE_S = 2.0
+_LONGEST_PATIENCE = 4
+"""Of a client's: finding a coordinator takes requests one behind the other, each of which may take
+half of that."""
 
 
 class StateReader:
@@ -55,8 +58,6 @@ class StateReader:
         self,
         committables: Collection[KafkaCommittable],
         doubtful: Collection[str] = (),
-        *,
-        retry: Retry | None = None,
     ) -> dict[str, TransactionState | None]:
         """Return the states of transactional ids; None for one that is forgotten.
 
@@ -70,25 +71,55 @@ class StateReader:
             doubtful: ids of which no answer is believed of another one: whoever would go on
                 because a transaction is open, or counts on the partitions that are told, and asks
                 nobody else afterwards.
-            retry: until when; None: as long as a client has patience.
 
         Raises:
             SinkUnavailableError: not all coordinators answered.
         """
-        names = [c["name"] for c in committables]
         found: dict[str, TransactionState | None] = {}
-        retry = retry or Retry(
-            self._client.deadline_s, "The states of Kafka transactions could not be read"
-        )
+        patience_s = max(self._client.deadline_s, self._patience_s)
+        retry = Retry(patience_s, "The states of Kafka transactions could not be read")
         doubted = set(doubtful)
-        self._client.doubt(doubted)
-        while missing := [name for name in names if name not in found]:
-            told: dict[str, TransactionState | None] = {}
-            reasons = self._ask_states(missing, told, doubted, retry.deadline_s)
-            found |= self._believed(committables, told, doubted, reasons)
-            if len(found) < len(set(names)):
+        self.doubt(doubted)
+        self._wait_longer()
+        while missing := [c for c in committables if c["name"] not in found]:
+            reasons: dict[str, str] = {}
+            found |= self.states_now(missing, doubted, reasons, retry.deadline_s)
+            if any(c["name"] not in found for c in missing):
                 retry.again(next(iter(reasons.items()), ("", "")))
+        self._patience_s = _FIRST_PATIENCE_S
         return found
+
+    def states_now(
+        self,
+        committables: Collection[KafkaCommittable],
+        doubted: set[str],
+        reasons: dict[str, str],
+        deadline_s: float | None = None,
+    ) -> dict[str, TransactionState | None]:
+        """Ask once, and return what counts; see ``states``.
+
+        Args:
+            committables: of transactions with the ids.
+            doubted: ids of which no answer is believed of another one; gets those of which this
+                turn has an answer that counts only then.
+            reasons: gets why the others are not told, by id.
+            deadline_s: until when; None: as long as a client has patience.
+        """
+        if deadline_s is None:
+            deadline_s = time.monotonic() + self._client.deadline_s
+        told: dict[str, TransactionState | None] = {}
+        names = [c["name"] for c in committables]
+        reasons.update(self._ask_states(names, told, doubted, deadline_s))
+        return self._believed(committables, told, doubted, reasons)
+
+    def doubt(self, names: Collection[str]) -> None:
+        """Look for the coordinators of these ids anew; where there is one broker, it is that."""
+        if self._client.has_others():
+            self._client.doubt(names)
+
+    def _wait_longer(self) -> None:
+        """Give the next call more time, unless this one has an answer."""
+        self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE * self._client.deadline_s)
 
     def states_known_soon(
         self, names: Collection[str], reasons: dict[str, str]
@@ -96,8 +127,8 @@ class StateReader:
         """Return what those coordinators tell of transactional ids that answer within a short
         time, and that another broker names; None for an id that is forgotten.
 
-        Whoever is untold is asked for again by a later call, which has more time, up to the
-        client's: brokers that are slow would else never be understood.
+        Whoever is untold is asked for again by a later call, which has more time: brokers that are
+        slow would else never be understood.
 
         Args:
             names: the ids.
@@ -106,7 +137,7 @@ class StateReader:
         found: dict[str, TransactionState | None] = {}
         deadline_s = time.monotonic() + self._patience_s
         doubted = set(names)
-        self._client.doubt(doubted)
+        self.doubt(doubted)
         backoff_s = FIRST_BACKOFF_S
         while missing := [name for name in names if name not in found]:
             try:
@@ -118,9 +149,10 @@ class StateReader:
                 break
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
-        are_told = found.keys() >= set(names)
-        longer_s = min(2 * self._patience_s, self._client.deadline_s)
-        self._patience_s = _FIRST_PATIENCE_S if are_told else longer_s
+        if found.keys() >= set(names):
+            self._patience_s = _FIRST_PATIENCE_S
+        else:
+            self._wait_longer()
         return found
 
     def _ask_states(
