@@ -219,6 +219,8 @@ class StartInfo:
         output_mode: the query's: ``append``, ``update`` or ``complete``.
         place: for ``holds``: what ``confirm`` put under ``place`` for that batch; None: it didn't,
             or nobody knows.
+        asked_again: for ``holds``: whether whoever asks comes again anyway (a sweep), so that a
+            system that doesn't answer at once need not be waited for.
     """
 
     query_id: str
@@ -226,6 +228,7 @@ class StartInfo:
     spark: SparkSession | None = None
     output_mode: str = "append"
     place: Mapping[str, Any] | None = None
+    asked_again: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def test_a_target_that_has_the_batch_or_can_not_tell_is_swept(holds):
     swept_one, asked = sink(holds)
     sweep = Sweep("query", "a", 5, reached=4, place=PLACE)
     assert swept(swept_one, sweep) == 3
-    assert asked == [(StartInfo("query", "a", place=PLACE), 4), sweep]
+    assert asked == [(StartInfo("query", "a", place=PLACE, asked_again=True), 4), sweep]
 
 
 def test_a_target_of_which_nothing_is_known_is_swept():
@@ -45,4 +45,4 @@ def test_a_target_that_is_behind_is_left_alone():
     behind, asked = sink(False)
     with pytest.raises(CheckpointMismatchError, match="Nothing is removed from the sink a"):
         swept(behind, Sweep("query", "a", 5, reached=4))
-    assert asked == [(StartInfo("query", "a"), 4)]
+    assert asked == [(StartInfo("query", "a", asked_again=True), 4)]

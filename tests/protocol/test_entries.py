@@ -33,6 +33,7 @@ targets = st.builds(
     after=st.none() | numbers,
     place=st.none() | st.just({"schema": "a"}),
     adopted=st.none() | st.dictionaries(texts, values, max_size=2),
+    after_place=st.none() | st.just({"schema": "b"}),
 )
 commits = st.builds(
     Commit,

@@ -210,9 +210,25 @@ def test_a_batch_is_written_with_the_place_of_the_batch_before_it():
     assert walk.only(do.RunWrites).places == {"a": PLACE}
 
 
-def test_of_the_batch_before_the_last_nobody_knows_the_place():
-    target = Target(HERE, 4, 2, place=PLACE)
-    assert [target.place_of(batch) for batch in (4, 2, None)] == [PLACE, None, None]
+def test_the_places_of_the_last_batch_and_of_the_one_before_are_known():
+    """The one before counts while the last one isn't complete."""
+    target = Target(HERE, 4, 2, place=PLACE, after_place={"schema": "before"})
+    told = [target.place_of(batch) for batch in (4, 2, 3)]
+    assert told == [PLACE, {"schema": "before"}, None]
+
+
+def test_a_decision_carries_on_the_place_of_the_batch_before():
+    history = past(4, a=Target(HERE, 4, 2, place=PLACE), b=Target(HERE, 3, 1, place=PLACE))
+    walk = Walk(identities={"a": HERE, "b": HERE}).writing(history, request(5)).feed(placed(5))
+    assert decided_targets(walk)["a"] == Target(HERE, 5, 4, after_place=PLACE)
+
+
+def test_where_a_batch_is_written_anew_without_a_sink_its_target_reaches_what_came_before():
+    before = {"schema": "before"}
+    history = past(5, b=Target(HERE, 5, 3, place=PLACE, after_place=before))
+    run = Walk(identities={"a": HERE}).writing(history, request(5)).run
+    told = identity.placed(run, replace(commit(5), committables={"a": ({"name": "x"},)}), {})
+    assert told.targets["b"] == Target(HERE, 3, place=before)
 
 
 def test_a_decision_says_where_a_sink_keeps_what_tells_of_it():
@@ -225,6 +241,7 @@ def test_a_sweep_says_which_batch_its_target_must_have():
     history = past(4, a=Target(HERE, 4, 2, place=PLACE), b=Target(HERE, 3))
     sweeps = older_sweeps(Walk().writing(history, request(5)).run, {})
     assert (sweeps["a"].reached, sweeps["a"].place) == (4, PLACE)
+    assert sweeps["a"].decided == {"a": 4, "b": 3}
     for holds in (True, None):
         assert identity.judge_sweep(sweeps["a"], "it", holds=holds) is None
     refusal = identity.judge_sweep(sweeps["a"], "it", holds=False)

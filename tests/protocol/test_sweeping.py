@@ -90,6 +90,20 @@ def test_of_a_name_alone_the_same_is_known(own, query, sink):
         assert sweep.covers_name(str(made)) == known
 
 
+@pytest.mark.parametrize("sink", ["a", "b", "gone"])
+@pytest.mark.parametrize("batch", range(6, 9))
+def test_what_another_sink_left_of_a_batch_that_is_decided_is_left_to_its_own_sweep(sink, batch):
+    """Its target may be behind, and have nothing else of the rows; nobody has asked it."""
+    sweep = Sweep(UUIDS["query"], "a", 5, decided={"a": 7, "b": 7, "gone": 6})
+    name = str(TransactionName(UUIDS["query"], sink_code(sink), 3, batch, 0, 1, 2, 3))
+    may_be_decided = sink != "a" and batch <= sweep.decided[sink]
+    assert sweep.may_be_decided(name) == may_be_decided
+    assert sweep.covers_name(name) == (not may_be_decided)
+    of_others = str(TransactionName(UUIDS["other"], sink_code(sink), 3, batch, 0, 1, 2, 3))
+    assert not sweep.may_be_decided(of_others)
+
+
 @pytest.mark.parametrize("name", ["", "x", "ofa.x", "another's-1-2-3"])
 def test_a_name_that_is_nobodys_is_not_covered(name):
     assert not OWN.covers_name(name)
+    assert not OWN.may_be_decided(name)

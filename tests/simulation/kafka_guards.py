@@ -491,7 +491,7 @@ GUARDS = [
         "_with_batch",
         "return None if batch.epoch == epoch else found",
         "return found",
-        kinds=("cut off", "leader moves", "somebody's fence"),
+        kinds=("cut off", "leader moves", "time-out"),
     ),
     Guard(
         "records of a later epoch hide the marker",

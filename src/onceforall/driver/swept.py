@@ -15,7 +15,7 @@ def swept(sink: TwoPhaseCommitSink, sweep: Sweep) -> int:
         OnceForAllError: as ``recover`` and ``holds``.
     """
     if sweep.reached is not None:
-        start = StartInfo(sweep.query_id, sweep.sink, place=sweep.place)
+        start = StartInfo(sweep.query_id, sweep.sink, place=sweep.place, asked_again=True)
         refusal = judge_sweep(sweep, repr(sink), holds=sink.holds(start, sweep.reached))
         if refusal is not None:
             raise refusal.error(refusal.message)

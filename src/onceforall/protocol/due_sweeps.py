@@ -55,6 +55,7 @@ def _sweeps(
         ).items()
         if sink not in run.unplaced
     }
+    decided = {sink: target.batch for sink, target in targets.items() if target.batch is not None}
     return {
         sink: Sweep(
             config.query_id,
@@ -64,6 +65,7 @@ def _sweeps(
             names,
             reached.get(sink),
             targets[sink].place_of(reached[sink]) if sink in reached else None,
+            decided,
         )
         for sink in config.sinks
     }

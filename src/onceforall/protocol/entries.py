@@ -88,6 +88,7 @@ class Target:
         adopted: the body of the target that was given up for this one by a user's word; None: none
             was.
         place: where in the target the sink keeps what tells of ``batch``; None: not known.
+        after_place: the same of ``after``.
     """
 
     identity: Mapping[str, Any] | None = None
@@ -95,10 +96,13 @@ class Target:
     after: int | None = None
     adopted: Mapping[str, Any] | None = None
     place: Mapping[str, Any] | None = None
+    after_place: Mapping[str, Any] | None = None
 
     def place_of(self, batch: int | None) -> Mapping[str, Any] | None:
         """Return where the sink keeps what tells of a batch; None: not known."""
-        return self.place if batch == self.batch else None
+        if batch == self.batch:
+            return self.place
+        return self.after_place if batch == self.after else None
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
@@ -109,24 +113,27 @@ class Target:
         }
         known = {} if self.identity is None else {"identity": dict(self.identity)}
         adopted = {} if self.adopted is None else {"adopted": dict(self.adopted)}
-        place = {} if self.place is None else {"place": dict(self.place)}
-        return {**known, "position": position, **adopted, **place}
+        places = {
+            name: dict(value)
+            for name, value in (("place", self.place), ("after_place", self.after_place))
+            if value is not None
+        }
+        return {**known, "position": position, **adopted, **places}
 
 
 def _target(body: Mapping[str, Any]) -> Target:
-    identity, position, adopted, place = (
-        body.get("identity"),
-        body.get("position", {}),
-        body.get("adopted"),
-        body.get("place"),
-    )
+    def table(name: str) -> dict[str, Any] | None:
+        return None if body.get(name) is None else dict(body[name])
+
+    position = body.get("position", {})
     batch, after = position.get("batch"), position.get("after")
     return Target(
-        None if identity is None else dict(identity),
+        table("identity"),
         None if batch is None else int(batch),
         None if after is None else int(after),
-        None if adopted is None else dict(adopted),
-        None if place is None else dict(place),
+        table("adopted"),
+        table("place"),
+        table("after_place"),
     )
 
 

@@ -298,7 +298,7 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
         stays = last if last.batch is None else replace(last, adopted=None)
         # Where the batch is written anew without this sink, its target reaches what came before.
         targets[sink] = (
-            replace(stays, batch=last.after, after=None, place=None)
+            replace(stays, batch=last.after, after=None, place=last.after_place, after_place=None)
             if last.batch == commit.batch
             else stays
         )
@@ -307,12 +307,9 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
         identity = found.get(sink) or last.identity
         if identity is not None:
             given_up = last.adopted if last.batch is None else None
+            after = _before(run, sink, last, commit.batch)
             targets[sink] = Target(
-                identity,
-                commit.batch,
-                _before(run, sink, last, commit.batch),
-                given_up,
-                kept_in.get(sink),
+                identity, commit.batch, after, given_up, kept_in.get(sink), last.place_of(after)
             )
     return replace(commit, targets=targets, kinds=_kinds(run, commit))
 

@@ -28,7 +28,9 @@ who would. Why that aborts nothing that is decided:
 All of this is about the target that the log speaks of. One that is behind it, a standby that was
 promoted without the last commits or what a backup had, may have open again what a decision names
 that is complete by the log, and have nothing else of its rows. So a sweep says which batch its
-target must have (``reached``), and whoever sweeps asks the sink before (``driver.swept``).
+target must have (``reached``), and whoever sweeps asks the sink before (``driver.swept``). What
+another sink left, whose target nobody has asked, is aborted only if its batch is behind the last
+one that the log has decided for that sink (``decided``).
 
 In its *own* generation other sinks of the run are writing, so there a sink aborts only what bears
 its own name.
@@ -37,7 +39,7 @@ its own name.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onceforall.protocol.names import parse_name, sink_code
@@ -57,6 +59,8 @@ class Sweep:
         reached: the last batch that the log knows to be complete in this sink; None: it knows
             none. Nothing is swept where the target doesn't have it.
         place: as ``StartInfo.place``, for that batch.
+        decided: the last batch that was decided for each sink of the query, also for one that is
+            gone; without those of which the log knows none.
     """
 
     query_id: str
@@ -66,6 +70,7 @@ class Sweep:
     spared: Collection[str] = frozenset()
     reached: int | None = None
     place: Mapping[str, Any] | None = None
+    decided: Mapping[str, int] = field(default_factory=dict)
 
     def covers(self, query_id: str, sink: str, generation: int, name: str) -> bool:
         """Tell whether a transaction may be aborted.
@@ -94,4 +99,22 @@ class Sweep:
         # In a name stands the sink's code: the own sink's is known, and any other is another's,
         # whatever it was called.
         sink = self.sink if parsed.sink_code == sink_code(self.sink) else parsed.sink_code
-        return self.covers(parsed.query_id, sink, parsed.generation, name)
+        return self.covers(parsed.query_id, sink, parsed.generation, name) and not (
+            self.may_be_decided(name)
+        )
+
+    def may_be_decided(self, name: str) -> bool:
+        """Tell whether another sink left a transaction of a batch that the log has decided for it:
+        it may be all that is left of its rows, or an aborted attempt's, and that sink's own sweep
+        knows.
+
+        Args:
+            name: as for ``covers_name``.
+        """
+        parsed = parse_name(name)
+        if parsed is None or parsed.query_id != self.query_id:
+            return False
+        decided = {sink_code(sink): batch for sink, batch in self.decided.items()}
+        return parsed.sink_code != sink_code(self.sink) and parsed.batch <= decided.get(
+            parsed.sink_code, -1
+        )

@@ -254,14 +254,14 @@ def test_an_attempt_whose_topic_is_deleted_while_it_is_confirmed_is_aborted(
     q = query(name)
     written = q.prepare(["a"])
     reader = q.sink._connected_reader()
-    states = reader.states
+    states = reader.states_now
 
     def deleted_behind_it(*arguments, **more):
         found = states(*arguments, **more)
         delete_topic(broker.bootstrap_servers, name)
         return found
 
-    monkeypatch.setattr(reader, "states", deleted_behind_it)
+    monkeypatch.setattr(reader, "states_now", deleted_behind_it)
     monkeypatch.setattr(type(q.sink._connected()), "deadline_s", 1)
     with pytest.raises(AttemptFailedError, match=f"Topic {name} was deleted while"):
         q.sink.confirm([written])

@@ -1,6 +1,7 @@
 """A stop ends what the driver waits for before a decision: a lock that others keep, a turn, a
 server that doesn't answer."""
 
+import itertools
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 import onceforall as ofa
 from onceforall.embedded import EmbeddedPostgres
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
-from onceforall.sink import BatchAttempt
+from onceforall.sink import BatchAttempt, StartInfo
 from onceforall.sinks.postgres import stoppable
 from onceforall.sinks.postgres.driver.staged import Merger
 from onceforall.sinks.postgres.statements import patiently
@@ -92,10 +93,10 @@ def test_a_stop_behind_the_last_try_is_told_as_a_stop_and_not_as_a_server_that_i
 def test_a_stop_between_two_tries_sends_no_statement_again(monkeypatch):
     """It would wait as the first one did, and nobody cancels it."""
     one, tries = Stoppable(), []
-    monkeypatch.setattr(one._asked, "wait", lambda _: one.end())
 
     def hangs():
         tries.append(1)
+        monkeypatch.setattr(one._mine().asked, "wait", lambda _: one.end())
         raise SinkUnavailableError("a lock is kept")
 
     with pytest.raises(AttemptFailedError, match="asked to stop"):
@@ -121,6 +122,53 @@ def test_a_stop_ends_the_work_that_it_finds_and_no_other_also_not_the_next_work(
         stopped()
     with one.work():
         one.wait(0)
+
+
+def test_a_sweep_beside_a_batch_takes_the_stop_away_from_neither():
+    """A sweep asks whether the target is behind, while the batch waits for a lock."""
+    one, begun, over = Stoppable(), threading.Barrier(3), threading.Event()
+
+    def waits():
+        begun.wait(10)
+        over.wait(10)
+        one.wait(60)
+
+    came_to = [in_thread(lambda: patiently(waits, 0.0, "Merging", one)) for _ in range(2)]
+    begun.wait(10)
+    with one.work():  # a third one, that ends while the others wait
+        pass
+    over.set()
+    began = time.monotonic()
+    while not all(came_to) and time.monotonic() - began < 20:
+        one.end()
+        time.sleep(0.01)
+    assert [type(each) for each in itertools.chain(*came_to)] == [AttemptFailedError] * 2
+
+
+def test_work_within_work_gives_the_stop_back_to_it():
+    one = Stoppable()
+
+    def outer():
+        patiently(lambda: None, 0.0, "Looking", one)
+        one.end()
+
+    with pytest.raises(AttemptFailedError, match="asked to stop"):
+        patiently(outer, 0.0, "Merging", one)
+
+
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_a_sweep_does_not_wait_for_a_server_that_is_away(database, monkeypatch, asked_again):
+    """It comes again, and what it waited for would hold up a stop, and the closing of others."""
+    query, tries = Query(database, mode="staged", retry_for_s=1), []
+
+    def away(_):
+        tries.append(1)
+        raise SinkUnavailableError("away")
+
+    monkeypatch.setattr(query.sink, "_connect", away)
+    with pytest.raises(SinkUnavailableError, match="away"):
+        query.sink.holds(StartInfo(query.id, "out", asked_again=asked_again), 3)
+    assert (len(tries) == 1) == asked_again
 
 
 def test_work_that_succeeds_although_a_stop_is_asked_for_counts_as_stopped():

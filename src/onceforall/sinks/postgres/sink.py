@@ -242,13 +242,20 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres.driver.start import holds
 
-        return self._at_start(lambda connection: holds(connection, self._options, start, batch))
+        return self._at_start(
+            lambda connection: holds(connection, self._options, start, batch),
+            patience_s=0 if start.asked_again else None,
+        )
 
     def _at_start(
-        self, look: Callable[[Connection], T], what: str = "Looking at the database of"
+        self,
+        look: Callable[[Connection], T],
+        what: str = "Looking at the database of",
+        patience_s: float | None = None,
     ) -> T:
         """Do something that may be done twice, with a connection of its own; where that breaks,
-        or has no answer for longer than a lock may take, again.
+        or has no answer for longer than a lock may take, again, for ``retry_for_s`` or another
+        time.
         """
         from onceforall.sinks.postgres.connections import answering, late
         from onceforall.sinks.postgres.statements import close_quietly, patiently
@@ -267,7 +274,8 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
             finally:
                 close_quietly(connection)
 
-        return patiently(once, self._options.retry_for_s, sentence, self._stoppable)
+        patience_s = self._options.retry_for_s if patience_s is None else patience_s
+        return patiently(once, patience_s, sentence, self._stoppable)
 
     @failpoints.around("postgres.check")
     def check(self, start: StartInfo) -> None:

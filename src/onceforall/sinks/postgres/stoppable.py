@@ -30,17 +30,23 @@ _log = logging.getLogger("onceforall.sinks.postgres")
 _CANCEL_WITHIN_S = 2.0
 
 
+class _Work:
+    """What one thread does."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.asked = threading.Event()
+        self.asked_s = 0.0
+        self.cancelling: list[threading.Thread] = []
+
+
 class Stoppable:
-    """What one thread waits for, which another one may end. For one piece of work at a time."""
+    """What threads wait for, which another one may end: a batch, and a sweep beside it."""
 
     def __init__(self) -> None:
         """Nothing is waited for."""
         self._lock = threading.Lock()
-        self._connections: list[Connection] = []
-        self._thread: int | None = None
-        self._asked = threading.Event()
-        self._asked_s = 0.0
-        self._cancelling: list[threading.Thread] = []
+        self._works: dict[int, _Work] = {}
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -51,18 +57,20 @@ class Stoppable:
                 its request to cancel may have been late. It could hit what is done next with the
                 connection, such as a COMMIT behind the decision that waits for a standby.
         """
+        me, work = threading.get_ident(), _Work()
         with self._lock:
-            self._thread = threading.get_ident()
-            self._connections.clear()
-            self._asked.clear()
+            around = self._works.get(me)
+            self._works[me] = work
         try:
             yield
             self.check()
         finally:
             with self._lock:
-                self._thread = None
-                self._connections.clear()
-                cancelling, self._cancelling = self._cancelling, []
+                if around is None:
+                    del self._works[me]
+                else:
+                    self._works[me] = around
+                cancelling = list(work.cancelling)
             for thread in cancelling:
                 if thread is not threading.current_thread():
                     thread.join(2 * _CANCEL_WITHIN_S)
@@ -70,8 +78,9 @@ class Stoppable:
     def opened(self, connection: Connection) -> Connection:
         """Take a connection that was opened; where it belongs to the work, it may be cancelled."""
         with self._lock:
-            if self._thread == threading.get_ident():
-                self._connections.append(connection)
+            work = self._mine()
+            if work is not None:
+                work.connections.append(connection)
         return connection
 
     def wait(self, seconds: float) -> None:
@@ -80,7 +89,11 @@ class Stoppable:
         Raises:
             AttemptFailedError: it is.
         """
-        self._asked.wait(seconds)
+        work = self._mine()
+        if work is None:
+            time.sleep(seconds)
+        else:
+            work.asked.wait(seconds)
         self.check()
 
     def check(self) -> None:
@@ -89,24 +102,32 @@ class Stoppable:
         Raises:
             AttemptFailedError: it is.
         """
-        if self._asked.is_set():
+        work = self._mine()
+        if work is not None and work.asked.is_set():
             raise AttemptFailedError(
                 "The query was asked to stop while its sink waited for PostgreSQL."
             )
 
+    def _mine(self) -> _Work | None:
+        return self._works.get(threading.get_ident())
+
     def end(self) -> None:
         """Ask the work to end soon; called again, it does more. It never raises."""
         with self._lock:
-            if self._thread is None:
-                return
-            connections = list(self._connections)
+            works = list(self._works.values())
+        for work in works:
+            self._end(work)
+
+    def _end(self, work: _Work) -> None:
+        with self._lock:
+            connections = list(work.connections)
             is_first, is_late = (
-                not self._asked.is_set(),
-                time.monotonic() - self._asked_s > _CANCEL_WITHIN_S,
+                not work.asked.is_set(),
+                time.monotonic() - work.asked_s > _CANCEL_WITHIN_S,
             )
             if is_first:
-                self._asked_s = time.monotonic()
-                self._asked.set()
+                work.asked_s = time.monotonic()
+                work.asked.set()
         import psycopg
 
         for connection in connections:
@@ -114,7 +135,7 @@ class Stoppable:
                 # It waits for the server, and a frozen one takes the request and doesn't answer.
                 thread = start_thread(partial(_cancel, connection), "onceforall-cancel")
                 with self._lock:
-                    self._cancelling.append(thread)
+                    work.cancelling.append(thread)
             elif is_first or is_late:
                 _cut_off(connection)
 

@@ -55,6 +55,14 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
         if sweep.covers_name(gid):
             count += roll_back_prepared(connection, gid)
             failpoints.hit("postgres.recover.rolled_back")
+        elif sweep.may_be_decided(gid):
+            _log.warning(
+                "The prepared transaction %s is of another sink, and of a batch that is decided "
+                "for it by the commit log. That sink's own sweep removes it if the database isn't "
+                "behind the log. If that sink is gone, see whether its table has the rows; then "
+                "commit it or roll it back",
+                gid,
+            )
     for gid, role in others_gids(connection):
         if sweep.covers_name(gid):
             _log.warning(
