@@ -84,7 +84,7 @@ def test_a_commit_that_is_asked_for_again_looks_at_the_cluster_again(monkeypatch
         return CommitReport(completed=tuple(committables))
 
     monkeypatch.setattr(sink, "_commit", unanswered)
-    sink._just_confirmed = frozenset({"x", "y"})
+    sink._just_confirmed, sink._sure_until_s = frozenset({"x", "y"}), float("inf")
     permit = object.__new__(CommitPermit)
     object.__setattr__(permit, "batch", 3)
     with pytest.raises(SinkUnavailableError):
