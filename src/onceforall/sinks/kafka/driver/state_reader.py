@@ -80,13 +80,13 @@ class StateReader:
         retry = Retry(patience_s, "The states of Kafka transactions could not be read")
         doubted = set(doubtful)
         self.doubt(doubted)
-        self._wait_longer()
         while missing := [c for c in committables if c["name"] not in found]:
             reasons: dict[str, str] = {}
             found |= self.states_now(missing, doubted, reasons, retry.deadline_s)
             if any(c["name"] not in found for c in missing):
+                if retry.is_over():
+                    self._wait_longer()
                 retry.again(next(iter(reasons.items()), ("", "")))
-        self._patience_s = _FIRST_PATIENCE_S
         return found
 
     def states_now(
@@ -118,8 +118,8 @@ class StateReader:
             self._client.doubt(names)
 
     def _wait_longer(self) -> None:
-        """Give the next call more time, unless this one has an answer."""
-        self._patience_s = min(2 * self._patience_s, _LONGEST_PATIENCE * self._client.deadline_s)
+        """Give the next call more time than this one had."""
+        self._patience_s = min(4 * self._patience_s, _LONGEST_PATIENCE * self._client.deadline_s)
 
     def states_known_soon(
         self, names: Collection[str], reasons: dict[str, str]
