@@ -29,7 +29,7 @@ All of this is about the target that the log speaks of. One that is behind it, a
 promoted without the last commits or what a backup had, may have open again what a decision names
 that is complete by the log, and have nothing else of its rows. So a sweep says which batch its
 target must have (``reached``), and whoever sweeps asks the sink before (``driver.swept``). What
-another sink left, whose target nobody has asked, is aborted only if its batch is behind the last
+another sink left, whose target nobody has asked, is aborted only if its batch comes after the last
 one that the log has decided for that sink (``decided``).
 
 In its *own* generation other sinks of the run are writing, so there a sink aborts only what bears

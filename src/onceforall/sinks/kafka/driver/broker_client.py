@@ -30,9 +30,10 @@ _OK, _UNKNOWN_TOPIC_OR_PARTITION = 0, 3
 _OLDEST_RELEASE = "3.9"
 _FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
 QUICK_ANSWER_S = 2.0
-_NEW_TOPIC_S = 3.0
 """For so long an answer is waited for that others give, too: two brokers that agree are enough, and
 nobody waits for a third one that sleeps."""
+_NEW_TOPIC_S = 3.0
+"""For so long a topic is asked for that nobody knows."""
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 
