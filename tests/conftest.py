@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from onceforall.embedded import (
     EmbeddedHdfs,
@@ -29,6 +30,10 @@ from support.small_spark import small_spark
 from support.versitygw import VersityGateway
 
 tell_where_sockets_are_opened()
+
+# How long a busy machine takes over an example says nothing about the code.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 pytest.register_assert_rewrite("sinks.files_objects")
 """Its tests are imported by those of each store."""

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commit_log.building import NOON, commit, content_of
@@ -93,7 +93,6 @@ def read(content, generation=3, index=7):
     return decode(content, where=WHERE, generation=generation, index=index)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(entries, st.integers(0, 2**40), st.integers(0, 2**40))
 def test_what_is_written_is_read_back(entry, generation, index):
     content = encode(entry, nonce="abc", generation=generation, index=index, written_at=NOON)

@@ -381,6 +381,5 @@ TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
     max_examples=int(os.environ.get("INTERLEAVINGS", "120")),
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )

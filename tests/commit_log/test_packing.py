@@ -33,7 +33,7 @@ def written(value):
     return json.dumps(value, sort_keys=True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(COMMITTABLES)
 def test_what_is_packed_reads_back_as_it_was(committables):
     packed, changed = pack({"batch": 1, "committables": {"out": committables}})

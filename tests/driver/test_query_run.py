@@ -91,7 +91,7 @@ def test_the_sweep_of_a_process_that_ends_is_for_its_own_generation_too():
     run, swept = run_of(Execution(True), OWN), []
     run._coordinator.settled = lambda seconds: True
     run._sweeper = sweeper_of(run)
-    run._sweeper.sweep_all = swept.append
+    run._sweeper.sweep_all = lambda sweeps, within_s: swept.append(sweeps)
     run._forget_aborted = lambda: None
     run.settle(time.monotonic() + 5)
     assert swept == [OWN]
@@ -252,6 +252,66 @@ def test_a_sweeper_that_is_closed_ends_at_once(monkeypatch):
     sweeps.close()
     thread.join(20)
     assert not thread.is_alive()
+
+
+class Swept:
+    """A sink whose sweeps are counted, and end when they may."""
+
+    def __init__(self, may_end):
+        self.may_end, self.begun = may_end, threading.Semaphore(0)
+        self.count = 0
+
+    def recover(self, sweep):
+        self.count += 1
+        self.begun.release()
+        assert self.may_end.wait(60)
+        return 0
+
+
+@pytest.fixture
+def slow_and_quick():
+    """Sinks of which one's sweep hangs until the test is over."""
+    over, at_once = threading.Event(), threading.Event()
+    at_once.set()
+    yield {"slow": Swept(over), "quick": Swept(at_once)}
+    over.set()
+
+
+def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
+    monkeypatch, slow_and_quick
+):
+    run = run_of(Execution(True), {})
+    run.is_active = lambda: True
+    sweeps = sweeper_of(run)
+    sweeps._sinks = slow_and_quick
+    sweeps._sweeps = {name: Sweep("query", name, 3) for name in slow_and_quick}
+    sweeps._is_clean = True
+    monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0.01,))
+    monkeypatch.setattr(Sweeper.sweep_all, "__defaults__", (0.05,))
+    thread = threading.Thread(target=sweeps.until_the_end, daemon=True)
+    thread.start()
+    for _ in range(3):
+        assert slow_and_quick["quick"].begun.acquire(timeout=20)
+    assert slow_and_quick["slow"].count == 1
+    slow_and_quick["slow"].may_end.set()
+    for _ in range(3):
+        assert slow_and_quick["slow"].begun.acquire(timeout=20)
+    sweeps.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_process_that_ends_waits_for_a_hanging_sweep_no_longer_than_it_may(slow_and_quick):
+    own = {name: Sweep("query", name, 3, own=True) for name in slow_and_quick}
+    run = run_of(Execution(False), own)
+    run._coordinator.settled = lambda seconds: True
+    run._sweeper = sweeper_of(run)
+    run._sweeper._sinks, run._forget_aborted = slow_and_quick, lambda: None
+    settled = threading.Thread(target=run.settle, args=(time.monotonic() + 0.2,), daemon=True)
+    settled.start()
+    settled.join(9)
+    assert not settled.is_alive()
+    assert [sink.count for sink in slow_and_quick.values()] == [1, 1]
 
 
 class Keys:

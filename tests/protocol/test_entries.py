@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onceforall.protocol.entries import (
@@ -61,7 +61,6 @@ entries = st.one_of(commits, seals, claims, st.builds(Done, numbers))
 
 
 # How long a machine takes to think of entries says nothing about them.
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(entries)
 def test_an_entry_comes_back_from_json_as_it_was(entry):
     assert entry_from_body(entry.kind, json.loads(json.dumps(entry.body()))) == entry

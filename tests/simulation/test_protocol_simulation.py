@@ -403,7 +403,6 @@ TestProtocolMachine = ProtocolMachine.TestCase
 TestProtocolMachine.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

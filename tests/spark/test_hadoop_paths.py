@@ -98,7 +98,7 @@ def test_every_location_is_what_hadoop_makes_of_it(spark):
     make = spark.sparkContext._jvm.org.apache.hadoop.fs.Path
     seen = {"read": 0, "refused": 0}
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=400)
     @given(LOCATIONS)
     @example("file:/a%3Db/c#d?e")
     @example("//a")

@@ -320,7 +320,7 @@ def histories(draw):
 
 
 @given(histories())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_correct_history_is_never_blamed(history):
     batches, ids = history
     report = quiet(topic(ids), batches)
@@ -328,7 +328,7 @@ def test_a_correct_history_is_never_blamed(history):
 
 
 @given(histories(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_corruption_of_a_correct_history_is_found_under_its_name(history, data):
     batches, ids = history
     kind = data.draw(
@@ -510,7 +510,7 @@ def runs(draw):
 
 
 @given(runs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_correct_run_is_never_blamed(looks):
     report = watch(*looks)
     assert report.violations == () or (

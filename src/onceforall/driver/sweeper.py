@@ -5,6 +5,7 @@ frozen driver may open transactions for a while.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -27,6 +28,10 @@ repeats."""
 SWEEPS_AFTER_THE_END = 4
 """So many behind the one that finds the run ended, at the first of these intervals: tasks of it may
 open transactions until Spark has killed them."""
+
+SLOW_SWEEP_S = 10
+"""For so long a turn waits for its sweeps: a sink that gives no answer must not keep the others'
+transactions open."""
 
 
 class Sweeper:
@@ -60,6 +65,7 @@ class Sweeper:
         self._sweeps: Mapping[str, Sweep] = {}
         self._sealed_below = 0
         self._is_clean = True
+        self._under_way: dict[str, threading.Thread] = {}
         self._changed = threading.Event()
         self._closed = threading.Event()
 
@@ -119,7 +125,7 @@ class Sweeper:
             if last:
                 # The intervals begin anew: those of a run that has lived for long are long.
                 turn, ended = ended, ended + 1
-            self.sweep_all(self.last_sweeps() if last else self._sweeps)
+            self.sweep_all(self._due(self.last_sweeps() if last else self._sweeps))
             self._forget_aborted()
             if ended > SWEEPS_AFTER_THE_END:
                 return
@@ -127,15 +133,39 @@ class Sweeper:
     def _close_sink(self, name: str) -> None:
         close(name, self._sinks[name])
 
-    def sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
-        """Sweep sinks beside one another; what fails is logged, and done by a later turn."""
+    def _due(self, sweeps: Mapping[str, Sweep]) -> Mapping[str, Sweep]:
+        """Leave out the sinks whose last sweep has not ended: each would cost one more thread."""
+        ended = [name for name, thread in self._under_way.items() if not thread.is_alive()]
+        for name in ended:
+            del self._under_way[name]
+        return {name: sweep for name, sweep in sweeps.items() if name not in self._under_way}
+
+    def sweep_all(self, sweeps: Mapping[str, Sweep], within_s: float = SLOW_SWEEP_S) -> None:
+        """Sweep sinks beside one another; what fails is logged, and done by a later turn.
+
+        Args:
+            sweeps: by the name of the sink.
+            within_s: for so many seconds it is waited for; what takes longer goes on.
+        """
         # Each on its own: one that is away must not hold back the others.
         sweep = logs.carried(self._sweep)
-        for thread in [
-            start_thread(partial(sweep, *item), "onceforall-sweep") for item in sweeps.items()
-        ]:
-            if thread is not threading.current_thread():
-                thread.join()
+        until = time.monotonic() + within_s
+        threads = {
+            name: start_thread(partial(sweep, name, due), "onceforall-sweep")
+            for name, due in sweeps.items()
+        }
+        for name, thread in threads.items():
+            if thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                self._under_way[name] = thread
+                logger.warning(
+                    "sweeping sink %s has not ended in %.0f s; the other sinks no longer wait "
+                    "for it",
+                    name,
+                    within_s,
+                )
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:

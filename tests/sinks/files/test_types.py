@@ -287,7 +287,6 @@ def by_position(values):
 FEW = settings(
     max_examples=3,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
         HealthCheck.too_slow,

@@ -63,7 +63,7 @@ def librdkafkas(key, count):
     st.integers(0, 5),
     st.integers(0, 5),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_key_gets_the_partition_that_librdkafka_gives_it(keys, front, behind):
     column = pa.array([b"before"] * front + keys + [b"after"] * behind, pa.binary()).slice(
         front, len(keys)
