@@ -127,6 +127,7 @@ def test_what_only_people_read_is_left_out_of_the_code():
     assert code_of("") == ""
 
 
+@pytest.mark.long
 def test_of_each_module_everything_stays_that_runs():
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -201,6 +202,7 @@ def test_a_page_of_earlier_code_is_named_with_what_would_have_to_run(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_the_command_looks_at_every_page_with_results():
     told, _ = lines(RESULTS)
     assert len(told) == len(RESULTS)

@@ -96,20 +96,21 @@ def documentation_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text.
+    """Return an error's text, or its class where it has none.
 
     It never raises: what others raise may have a ``__str__`` that does, and an abort must not end
     on its message.
     """
     try:
-        return str(error)
+        return str(error) or type(error).__name__
     except BaseException as failure:  # noqa: BLE001  whatever it is, the first error is the one to tell of
         return f"(its text can't be read: {type(failure).__name__})"
 
 
 def described(error: BaseException) -> str:
     """Return an error's class and text, for a message or the log. It never raises."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    name, text = type(error).__name__, text_of(error)
+    return name if text == name else f"{name}: {text}"
 
 
 class ConfigurationError(OnceForAllError, ValueError):

@@ -561,6 +561,7 @@ def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, go
     assert not goes_on or (passed > 10 and refused > 2 and refused_there > 20 and begun_anew > 3)
 
 
+@pytest.mark.long
 def test_a_move_of_a_query_that_was_detached_and_taken_back_since_begins_in_an_empty_folder(
     tmp_path, monkeypatch
 ):

@@ -111,6 +111,7 @@ def test_exactly_once_refuses_an_output_mode_that_a_sink_cannot_serve_at_the_fir
     assert "'update'" in status["ours"]
 
 
+@pytest.mark.long
 def test_why_a_query_has_failed_is_known_to_its_client(connect_server, pipeline):
     status = pipeline.start(connect_server, raises="of the user's").status()
     # Python 3.10 prints no notes, in which the batch stands.

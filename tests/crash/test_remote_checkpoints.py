@@ -42,6 +42,7 @@ def pipeline(tmp_path, broker, topic, remote):
     made.close()
 
 
+@pytest.mark.long
 def test_a_driver_killed_behind_its_decision(pipeline):
     pipeline.start("append_commit.after=kill@3").wait_until_killed()
     pipeline.run()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from asyncio import CancelledError
 from dataclasses import astuple, replace
 
 import pytest
@@ -739,7 +740,7 @@ class UnreadableError(Exception):
 
 @pytest.mark.parametrize(
     "error",
-    [UnreadableError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()],
+    [UnreadableError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), CancelledError()],
     ids=lambda e: type(e).__name__,
 )
 def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(error):
@@ -752,15 +753,20 @@ def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(err
     assert query.sinks["a"].of("abort") == [(["t0"],)]
 
 
-def test_an_error_without_a_readable_text_holds_up_no_step_of_the_protocol(caplog):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UnreadableError, "its text can't be read: AttributeError"),
+        (CancelledError, "CancelledError"),
+    ],
+)
+def test_an_error_of_an_odd_kind_holds_up_no_step_of_the_protocol(caplog, error, told):
     """Wherever a sink raises it: behind the decision, in a sweep, in an abort, when handles are
-    fenced."""
+    fenced. One has no text, the other, of a client that works with asyncio, is no Exception."""
     query = Query(
         sinks={
-            "a": FakeSink(
-                UnreadableError(), doubtful, recover=UnreadableError(), retire=UnreadableError()
-            ),
-            "b": FakeSink(abort=UnreadableError()),
+            "a": FakeSink(error(), doubtful, recover=error(), retire=error()),
+            "b": FakeSink(abort=error()),
         }
     )
     with pytest.raises(InDoubtError):
@@ -769,7 +775,7 @@ def test_an_error_without_a_readable_text_holds_up_no_step_of_the_protocol(caplo
     again = Query(
         query.store,
         sinks={
-            "a": FakeSink(UnreadableError(), recover=UnreadableError(), abort=UnreadableError()),
+            "a": FakeSink(error(), recover=error(), abort=error()),
             "b": FakeSink(),
         },
     )
@@ -777,7 +783,7 @@ def test_an_error_without_a_readable_text_holds_up_no_step_of_the_protocol(caplo
     with pytest.raises(AttemptFailedError, match="ValueError: no"):
         again.batch(1, FakeWriter(ValueError("no"), a=("t1",), b=("u1",)))
     assert again.sinks["b"].of("abort") == [(["u1"],)]
-    assert "its text can't be read: AttributeError" in caplog.text
+    assert told in caplog.text
 
 
 def test_an_error_of_our_own_is_raised_as_it_is():

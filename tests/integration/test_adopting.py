@@ -186,6 +186,7 @@ class TestDetaching:
         with pytest.raises(ofa.ConfigurationError, match="no commit log.*plain query's already"):
             pipeline.detach()
 
+    @pytest.mark.long
     def test_an_entry_for_sparks_commit_log_is_what_spark_writes_itself(self, pipeline, crash):
         frame = lambda: pipeline.source.stream().withWatermark("at", "1 second").drop("at")
         for second in range(2):
@@ -318,6 +319,7 @@ class TestDetaching:
         # Batch 1 twice by the plain query itself: that is what at-least-once means.
         assert pipeline.settled() == named(1, 2, 2, 3)
 
+    @pytest.mark.long
     def test_a_plain_query_that_ran_without_a_detachment_is_mended_by_one(
         self, pipeline, monkeypatch
     ):
@@ -353,6 +355,7 @@ class TestDetaching:
         assert sorted(int(chain.name) for chain in again.glob("chains/*")) == [before + 1]
         assert pipeline.settled() == named(1, 2)
 
+    @pytest.mark.long
     def test_the_first_run_behind_a_return_keeps_its_rows_beside_its_log(self, pipeline, crash):
         """The next one looks for them there. A function has begun no log before its first batch."""
 
@@ -386,6 +389,7 @@ class TestDetaching:
         run()
         assert pipeline.settled() == named(1, 2)
 
+    @pytest.mark.long
     def test_a_function_that_was_decorated_before_the_detachment_is_refused_as_well(self, pipeline):
         @ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()})
         def process(batch, batch_id, transaction):
@@ -408,6 +412,7 @@ class TestDetaching:
             stream().awaitTermination(60)
         assert pipeline.settled() == named(1, 2)
 
+    @pytest.mark.long
     def test_a_plain_querys_finished_batches_are_no_obstacle_after_a_detachment(self, pipeline):
         pipeline.add(1)
         pipeline.run()
@@ -422,6 +427,7 @@ class TestDetaching:
         assert spark_checkpoint.detached_generation(pipeline.checkpoint) == 3
 
 
+@pytest.mark.long
 def test_the_refusal_of_a_plain_querys_unfinished_batch_names_its_input_until_it_is_accepted(
     pipeline,
 ):
@@ -460,6 +466,7 @@ class TestSwitchingTheDelivery:
         pipeline.run(delivery="at_least_once")
         assert pipeline.settled() == named(1, 2)
 
+    @pytest.mark.long
     def test_and_back(self, pipeline, crash):
         pipeline.add(1)
         with crash("append_commit.after"):
@@ -526,6 +533,7 @@ class TestTheLogElsewhere:
             pipeline.writer(commitLog="s3a://bucket/log").start()
         assert not pipeline.checkpoint.exists()
 
+    @pytest.mark.long
     def test_it_is_detached_too_and_a_return_finds_room_in_its_place(
         self, pipeline, crash, tmp_path
     ):

@@ -181,6 +181,7 @@ def place(broker, topic, source, tmp_path):
     return Place(broker, topic, source, tmp_path / "checkpoint")
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_again_gets_a_decided_batch_when_a_person_says_so(place, run):
     """Kafka would commit the transaction there without its rows, and say that all is well."""
     one, two = place.topic(), place.topic()
@@ -252,6 +253,7 @@ def test_the_rows_of_a_topic_that_stays_deleted_can_be_given_up(place, run):
     place.assert_complete(other=(other, [5, 6]))
 
 
+@pytest.mark.long
 def test_a_redo_that_fails_says_that_the_next_start_needs_the_same_word(place, run):
     one = place.topic()
 
@@ -272,6 +274,7 @@ def test_a_redo_that_fails_says_that_the_next_start_needs_the_same_word(place, r
     place.assert_complete(one=(one, range(3, 7)))
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_again_before_the_decision_gets_the_whole_batch(place, run):
     one = place.topic()
     place.crash(place.query(("one", place.sink(one))), "undecided")
@@ -323,6 +326,7 @@ def test_a_sink_with_a_decided_transaction_cannot_be_renamed_before_it_is_comple
     place.assert_complete(out=(out, range(1, 7)))
 
 
+@pytest.mark.long
 def test_what_a_renamed_sink_left_undecided_is_swept_under_its_new_name(place, run):
     out = place.topic()
     place.crash(place.query(("old", place.sink(out))), "undecided")
@@ -331,6 +335,7 @@ def test_what_a_renamed_sink_left_undecided_is_swept_under_its_new_name(place, r
 
 
 @DECIDED
+@pytest.mark.long
 def test_sinks_are_reordered(place, run, doubt):
     one, two = place.topic(), place.topic()
     place.crash(place.query(("one", place.sink(one)), ("two", place.sink(two))), doubt)
@@ -500,6 +505,7 @@ def test_the_password_is_rotated(secured, source, run, doubt, tmp_path):
 
 
 @DECIDED
+@pytest.mark.long
 def test_the_number_of_tasks_of_a_query_without_state_is_changed(place, run, doubt):
     out = place.topic(partitions=3)
     place.crash(
@@ -536,6 +542,7 @@ def test_the_number_of_shuffle_partitions_of_a_query_with_state_is_changed(
     place.assert_complete(out=(out, range(1, 7)))
 
 
+@pytest.mark.long
 def test_two_queries_to_one_topic_with_something_in_doubt_touch_only_their_own(
     broker, place, source, topic, run, tmp_path
 ):
@@ -558,6 +565,7 @@ def test_two_queries_to_one_topic_with_something_in_doubt_touch_only_their_own(
 
 
 @DECIDED
+@pytest.mark.long
 def test_two_sinks_to_one_topic_need_a_name_and_are_then_two(place, run, doubt):
     out = place.topic()
     with pytest.raises(OptionError, match=r"Two sinks are named .*\.to\(sink, name="):

@@ -84,6 +84,7 @@ def test_every_trigger_that_spark_replays_works(broker, source, sink, tmp_path, 
         query.stop()
 
 
+@pytest.mark.long
 def test_a_run_that_has_ended_closes_nothing_of_another_query_with_the_same_sink_object(
     source, tmp_path
 ):
@@ -229,6 +230,7 @@ def test_two_sinks_of_the_same_rows_are_written_by_one_job(
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == 1
 
 
+@pytest.mark.long
 def test_a_transform_is_for_its_sink_alone(broker, source, sink, run, tmp_path):
     plain, shouting = sink(), sink()
     source.add(*rows(1))
@@ -597,6 +599,7 @@ class TestCheckpointsThatTellAnotherStory:
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
 
     @pytest.mark.parametrize("log", [True, False], ids=["its log", "no log"])
+    @pytest.mark.long
     def test_commits_that_are_newer_than_the_plans_are_not_taken_for_another_run(
         self, ran, source, run, broker, log
     ):

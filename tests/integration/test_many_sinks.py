@@ -170,6 +170,7 @@ class TestWhoIsWrittenTogether:
         assert "unionByName" in told
         assert keyed.tasks() == plain.tasks() == keyed.left() == plain.left() == []
 
+    @pytest.mark.long
     def test_keys_count_as_the_sink_writes_them(self, source, make, run, tmp_path):
         able = Capabilities(two_phase=True, one_task_per_key=("name",))
         keyed = make("keyed", able=able, columns=["upper(value) AS name", "key"])
@@ -220,6 +221,7 @@ class TestWhoIsWrittenTogether:
         assert set(half) < set(plain)
         assert computed.value == 30
 
+    @pytest.mark.long
     def test_a_frame_that_two_jobs_read_is_computed_once_as_well(
         self, source, make, run, spark, tmp_path
     ):
@@ -359,6 +361,7 @@ class TestRefusals:
 
 
 @pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.long
 def test_what_a_function_persists_and_unpersists_is_computed_once_for_all_its_writes(
     source, spark, run, tmp_path, looks
 ):

@@ -135,6 +135,7 @@ def test_a_database_that_lost_its_newest_batch_is_behind_the_log(source, run, tm
     assert ask(database, "SELECT value FROM rows") == [("v0",)]
 
 
+@pytest.mark.long
 def test_a_transform_that_aggregates_is_warned_of_once_where_its_rows_replace_each_other(
     source, run, tmp_path, database, caplog
 ):

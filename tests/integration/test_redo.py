@@ -354,6 +354,7 @@ def test_a_query_that_gives_other_rows_is_redone_from_kept_rows_without_an_optio
     job.assert_complete(before)
 
 
+@pytest.mark.long
 def test_a_query_whose_replays_are_the_same_keeps_no_rows(job):
     job.fail("append_commit.after=raise", lambda frame: frame.where("key >= 0"))
     assert [set(c) & {"rows", "task"} for c in job.prepared()] == [{"task"}] * FILES
@@ -410,6 +411,7 @@ def test_where_executors_do_not_share_the_folder_the_query_goes_on_without_kept_
     assert len(job.seen()) == len(ROWS) + 1
 
 
+@pytest.mark.long
 def test_rows_that_are_only_divided_in_another_way_are_told_apart(job):
     job.fail("append_commit.after=raise", lambda frame: frame.repartition(3), redo="replay")
     job.lose()
@@ -472,6 +474,7 @@ def test_lost_rows_are_given_up_by_a_persons_word_and_stay_on_record(job):
     assert len(job.entries("DONE")) == 2
 
 
+@pytest.mark.long
 def test_a_batch_is_written_beside_what_is_visible_of_it_by_a_persons_word(job):
     job.fail("append_commit.after=raise", random_part, redo="replay")
     before = job.written()
@@ -493,6 +496,7 @@ def test_a_durable_redo_writes_the_very_rows_that_were_decided(job, lost):
     job.assert_complete(before)
 
 
+@pytest.mark.long
 def test_rows_are_kept_on_the_store_of_the_log(job_on_a_store):
     job = job_on_a_store
     job.fail("append_commit.after=raise", random_part)
@@ -522,6 +526,7 @@ def test_a_durable_redo_that_fails_at_any_step_is_redone(job, step):
     job.assert_complete(before)
 
 
+@pytest.mark.long
 def test_kept_rows_that_are_damaged_are_not_written_and_the_replay_can_take_their_place(job):
     job.fail("append_commit.after=raise", redo="durable")
     job.lose()
@@ -535,6 +540,7 @@ def test_kept_rows_that_are_damaged_are_not_written_and_the_replay_can_take_thei
     job.assert_complete()
 
 
+@pytest.mark.long
 def test_an_attempt_that_the_driver_aborts_leaves_no_kept_rows(job):
     job.fail("write.confirm.after=raise", redo="durable")
     assert not job.entries("COMMIT")

@@ -88,6 +88,7 @@ def test_the_query_goes_on_behind_repartitionings(query):
     assert query.keys() == list("abcdef")
 
 
+@pytest.mark.long
 def test_an_undecided_batch_that_was_passed_over_is_aborted_and_read_again(spark, query):
     """Spark's source of files fails there by itself: it can't go back to an earlier batch."""
     numbers = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=3, startTimestamp=0)

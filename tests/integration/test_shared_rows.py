@@ -86,6 +86,7 @@ def behind_each_job(action):
 
 
 @pytest.mark.parametrize("how", ["is kept", "is unpersisted", "is computed first"])
+@pytest.mark.long
 def test_the_batch_is_computed_once_where_a_part_of_it_is_persisted(split, stream, spark, how):
     """Spark plans a frame when it is persisted, by what is in the cache then."""
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
@@ -104,6 +105,7 @@ def test_the_batch_is_computed_once_where_a_part_of_it_is_persisted(split, strea
     spark.catalog.clearCache()
 
 
+@pytest.mark.long
 def test_a_part_that_only_a_subquery_reads_is_held_too(split, source, spark):
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
 
@@ -159,6 +161,7 @@ def in_pairs(batch):
 
 @pytest.mark.parametrize("made", [in_a_cte, through_its_rdd, behind_a_checkpoint_to_come, in_pairs])
 @pytest.mark.sample(2)
+@pytest.mark.long
 def test_one_job_that_reads_the_batch_twice_in_a_way_that_hides_it(split, source, made):
     def process(batch, batch_id, transaction):
         transaction.write("low", made(batch))
@@ -174,6 +177,7 @@ def test_one_job_that_reads_the_batch_twice_in_a_way_that_hides_it(split, source
 
 @pytest.mark.parametrize("how", ["right", "full"])
 @pytest.mark.sample(1)
+@pytest.mark.long
 def test_an_outer_join_without_keys_gets_one_computation(split, source, tmp_path, how):
     """Spark runs it twice: for the pairs, and for those that are in none."""
     drawn = "CAST(conv(substr(token, 1, 6), 16, 10) AS bigint)"
@@ -334,6 +338,7 @@ def test_caches_of_caches_are_given_up_too(split, source, spark):
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
 
 
+@pytest.mark.long
 def test_what_a_function_reads_anew_and_persists_again_stays_and_is_what_is_written(
     split, source, spark, tmp_path
 ):
@@ -358,6 +363,7 @@ def test_what_a_function_reads_anew_and_persists_again_stays_and_is_what_is_writ
     held[0].unpersist()
 
 
+@pytest.mark.long
 def test_a_table_is_persisted_and_given_up_for_each_write(split, source, spark, tmp_path):
     """As other queries of the application may do with the same one at the same time."""
     path = str(tmp_path / "names")
@@ -386,6 +392,7 @@ def test_a_table_is_persisted_and_given_up_for_each_write(split, source, spark, 
 
 
 @pytest.mark.parametrize("how", ["persist", "cache"])
+@pytest.mark.long
 def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
     split, source, spark, tmp_path, how
 ):
@@ -415,6 +422,7 @@ def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
     assert [DataFrame.persist, DataFrame.cache, DataFrame.unpersist] == methods
 
 
+@pytest.mark.long
 def test_a_frame_that_is_made_and_persisted_anew_for_each_batch_has_its_first_cache(
     split, source, spark, tmp_path
 ):
@@ -557,6 +565,7 @@ def test_the_batch_itself_stays_persisted_until_the_function_gives_it_up(
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
 
 
+@pytest.mark.long
 def test_an_rdd_that_only_a_subquery_reads_is_held_too(split, source, spark):
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
 
@@ -583,6 +592,7 @@ def test_an_rdd_that_only_a_subquery_reads_is_held_too(split, source, spark):
     ],
 )
 @pytest.mark.sample(1)
+@pytest.mark.long
 def test_a_correlated_subquery_reads_the_rows_that_are_written(
     split, source, spark, tmp_path, query
 ):
@@ -614,6 +624,7 @@ def test_a_frame_may_be_persisted_with_the_level_none(split, source):
     assert split(process, source.stream()) == expected()
 
 
+@pytest.mark.long
 def test_what_a_persisted_frame_observes_is_observed(split, source):
     source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
     observations = []

@@ -246,6 +246,7 @@ class TestInSpark:
         assert self.read(spark, tmp_path, "unique") == [0, 1, 3, 4]
         assert self.read(spark, tmp_path, "late") == [5]
 
+    @pytest.mark.long
     def test_another_id_is_refused_at_a_restart(self, folder, rocksdb, spark, tmp_path):
         from pyspark.errors import StreamingQueryException
 

@@ -139,6 +139,7 @@ def test_a_decided_batch_that_is_written_again_has_the_values_that_were_decided(
     ]
 
 
+@pytest.mark.long
 def test_a_key_that_is_missing_or_no_text_fails_a_pinned_batch_until_it_is_mended(job):
     def enriched():
         # As what is read from Kafka, nobody has looked at whether it is a text.

@@ -319,6 +319,7 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
         assert len(seen) == 6
 
 
+@pytest.mark.long
 def test_state_of_a_column_of_another_type_is_refused_and_whole_numbers_may_become_wider(
     session, tmp_path
 ):
@@ -393,6 +394,7 @@ def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_no
     run("with", max_duration="2 hours")
 
 
+@pytest.mark.long
 def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_path):
     def frame():
         return ops.session_window(

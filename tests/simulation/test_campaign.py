@@ -61,6 +61,7 @@ def test_the_command_plays_in_processes_of_its_own_and_writes_what_it_found(
     assert "schedules with 5 faults or more" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_campaign_goes_on_where_it_stopped(tmp_path, small, in_this_process):
     said = []
     first = Campaign(Plan(30, folder=tmp_path, workers=1), said.append).run()

@@ -112,6 +112,7 @@ def test_the_first_batch_is_replayed_from_the_same_beginning(run, stream, tmp_pa
     assert sorted(n for rows in again.values() for n in rows) == list(range(10))
 
 
+@pytest.mark.long
 def test_an_error_of_the_source_is_one_of_ours_to_the_program(run, stream):
     source = stream()
     source.put(3)

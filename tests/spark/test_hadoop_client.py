@@ -64,6 +64,7 @@ def client(spark, url):
     return found
 
 
+@pytest.mark.long
 def test_hadoop_and_obstore_see_one_key_whatever_the_name(spark, s3_server, s3_bucket):
     settings = {
         "endpoint": s3_server.endpoint,

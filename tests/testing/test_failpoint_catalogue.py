@@ -105,6 +105,7 @@ class TestTheChecksThemselves:
         assert SOURCES[module].count(line) == 1, line
         return {**SOURCES, module: SOURCES[module].replace(line, "")}
 
+    @pytest.mark.long
     def test_a_step_that_loses_its_failpoint_is_found(self):
         calls = [
             (module, call)
@@ -123,6 +124,7 @@ class TestTheChecksThemselves:
             others = set().union(*(found for name, found in points.items() if name != module))
             assert set(CATALOGUE) - failpoint_calls.decision_points() - left - others, call
 
+    @pytest.mark.long
     def test_a_method_without_a_failpoint_is_found(self):
         mutant = self.without("sinks/kafka/sink.py", '    @failpoints.around("kafka.retire")\n')
         assert methods_without_a_failpoint(mutant) == ["KafkaSink.retire"]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from onceforall.common import logs
 from onceforall.common.threads import Threads, start_thread
+from onceforall.driver.closing import SINK_ERRORS
 from onceforall.driver.coordinator import STOP_LOOKED_FOR_EVERY_S
 from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecordError, text_of
 from onceforall.protocol import contract
@@ -152,7 +153,7 @@ class BatchSinks:
     def _end(self, begun: BatchAttempt) -> None:
         try:
             self._sinks[begun.sink].end_batch(begun)
-        except Exception as error:  # noqa: BLE001  whatever became of the batch, this doesn't change it
+        except SINK_ERRORS as error:  # whatever became of the batch, this doesn't change it
             logger.warning(
                 "sink %s, at the end of batch %d: %s", begun.sink, self._batch, text_of(error)
             )
@@ -161,5 +162,5 @@ class BatchSinks:
 def _stop_waiting(sink: TwoPhaseCommitSink) -> None:
     try:
         sink.stop_waiting()
-    except Exception as error:  # noqa: BLE001  the stop then waits for it
+    except SINK_ERRORS as error:  # the stop then waits for it
         logger.debug("ending the waiting of a sink: %s", text_of(error))

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from onceforall.common import clock, logs
 from onceforall.common.threads import Threads, start_thread
-from onceforall.driver.closing import close_all
+from onceforall.driver.closing import SINK_ERRORS, close_all
 from onceforall.driver.swept import swept
 from onceforall.errors import (
     BatchTooSlowError,
@@ -166,7 +166,7 @@ class Resources:
     within: Callable[[Callable[[], Any], float], Any] = lambda action, _seconds: action()
 
 
-_RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+_RAISED = (*SINK_ERRORS, SystemExit, KeyboardInterrupt, GeneratorExit)
 """What code of others raises.
 
 Not whatever else there is: the simulator takes a driver out of the middle of a batch by an
@@ -580,7 +580,7 @@ class Coordinator:
         while True:
             try:
                 return action()
-            except Exception as error:  # noqa: BLE001  whatever a sink raises, it is asked again
+            except SINK_ERRORS as error:  # whatever it is, the sink is asked again
                 logger.warning("%s is tried again: %s", what, text_of(error))
                 # What comes behind a stop is its own doing: it ends what a sink waits for.
                 if name not in self._said or not self._resources.stop_requested():
@@ -604,7 +604,7 @@ class Coordinator:
     def _best_effort(what: str, action: Callable[[], object]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001  a sweep repeats it; nothing rests on this one
+        except SINK_ERRORS as error:  # a sweep repeats it; nothing rests on this one
             logger.warning("%s did not succeed and is tried again later: %s", what, text_of(error))
 
     def _per_sink(self, names: Mapping[str, object], one: Callable[[str], T]) -> dict[str, T]:

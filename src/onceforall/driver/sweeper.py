@@ -12,7 +12,7 @@ from functools import partial
 from onceforall.commit_log import CommitLog
 from onceforall.common import logs
 from onceforall.common.threads import start_thread
-from onceforall.driver.closing import close
+from onceforall.driver.closing import SINK_ERRORS, close
 from onceforall.driver.swept import swept
 from onceforall.errors import text_of
 from onceforall.failpoints import points as failpoints
@@ -173,7 +173,7 @@ class Sweeper:
             with logs.about(sink=name):
                 swept(self._sinks[name], sweep)
             failpoints.hit("sweeper.after")
-        except Exception as error:  # noqa: BLE001  the next turn does it
+        except SINK_ERRORS as error:  # the next turn does it
             logger.warning("sweeping sink %s is tried again later: %s", name, text_of(error))
 
     def _clean(self) -> None:

@@ -191,6 +191,7 @@ def test_a_time_bucket_in_a_zone_that_only_java_knows_is_refused_at_start(
     FileSink(tmp_path, time_bucket="{l:%Y}{d:%d}").columns(kinds)
 
 
+@pytest.mark.long
 def test_a_time_bucket_is_what_sparks_date_format_says(spark, tmp_path, in_zone):
     years = (1890, 1950, 2026, 2037, 2038, 2060, 2087, 2088, 2400)
     instants = [

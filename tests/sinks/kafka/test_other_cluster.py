@@ -68,6 +68,7 @@ def written_by_a_stranger(stranger, committable):
     raise AssertionError("no stranger got the producer id; the test proves nothing")
 
 
+@pytest.mark.long
 def test_a_strangers_marker_in_another_cluster_under_the_same_address_proves_nothing(
     query, cluster, monkeypatch
 ):

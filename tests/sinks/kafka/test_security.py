@@ -847,6 +847,7 @@ def test_a_renewed_certificate_is_read_and_the_settings_are_kept_otherwise(secur
 
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.long
 def test_a_query_leaves_its_password_nowhere(secured, prefix, tmp_path, committed):
     topic = secured.topic()
     secured.grant(secured.for_topic(topic), secured.for_ids(prefix))

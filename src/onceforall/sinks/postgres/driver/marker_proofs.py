@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
@@ -13,6 +14,9 @@ from onceforall.sinks.postgres.driver import marker_table, own_tables
 from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import CONFIRMED, PART, TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection
+
+NO_TABLE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
+"""What PostgreSQL answers where the table of markers, or its schema, isn't there."""
 
 
 def has_batch(connection: Connection, owner: Owner, batch: int, kept_in: str | None) -> bool:

@@ -177,15 +177,46 @@ def _with_proofs(
 ) -> CommitReport:
     if not missing:
         return CommitReport(retired=tuple(committables))
-    complete = markers.read(connection, batch.owner)
+    names = [str(c["name"]) for c in missing]
+    try:
+        complete = markers.read(connection, batch.owner)
+    except marker_proofs.NO_TABLE:
+        if not marker_proofs.were_dropped(connection, batch.markers):
+            raise
+        _wait_where_it_is(connection, batch, names)
+        if told := told_without_markers(connection, batch, missing):
+            return joined([_without(committables, missing), told])
+        raise
     if complete is not None and complete.batch >= batch.batch:
         replication.wait(connection, batch.what("Committing"))
         return CommitReport(retired=tuple(committables))
-    names = [str(c["name"]) for c in missing]
     committed = marker_proofs.present(connection, batch.owner, names)
     if committed:
         replication.wait(connection, batch.what("Committing"))
-    names = [name for name in names if name not in committed]
+    _wait_where_it_is(connection, batch, [name for name in names if name not in committed])
+    gone = [c for c in missing if str(c["name"]) not in committed]
+    retired = _without(committables, gone)
+    if gone and (told := told_without_markers(connection, batch, gone)):
+        return joined([retired, told])
+    reason = (
+        f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} "
+        "exists, so it was rolled back by somebody, "
+        "or the server was restored from an earlier state"
+    )
+    return joined([retired, CommitReport(lost=tuple(LostTransaction(c, reason) for c in gone))])
+
+
+def _without(committables: list[Committable], missing: list[Committable]) -> CommitReport:
+    names = {str(c["name"]) for c in missing}
+    return CommitReport(retired=tuple(c for c in committables if str(c["name"]) not in names))
+
+
+def _wait_where_it_is(connection: Connection, batch: Batch, names: list[str]) -> None:
+    """Refuse an answer where one of them is prepared, and can't be committed from here.
+
+    Raises:
+        SinkUnavailableError: so it is.
+    """
     elsewhere_now = connection.execute(
         "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid "
         "OPERATOR(pg_catalog.=) ANY(%s)",
@@ -199,16 +230,3 @@ def _with_proofs(
             "committed from here. Connect as that role, to that database, until the batch is "
             "complete; if that role is none of yours, roll its transaction back."
         )
-    gone = [c for c in missing if str(c["name"]) not in committed]
-    lost_names = {str(c["name"]) for c in gone}
-    retired = CommitReport(
-        retired=tuple(c for c in committables if str(c["name"]) not in lost_names)
-    )
-    if gone and (told := told_without_markers(connection, batch, gone)):
-        return joined([retired, told])
-    reason = (
-        f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} "
-        "exists, so it was rolled back by somebody, "
-        "or the server was restored from an earlier state"
-    )
-    return joined([retired, CommitReport(lost=tuple(LostTransaction(c, reason) for c in gone))])

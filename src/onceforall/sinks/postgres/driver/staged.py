@@ -357,11 +357,8 @@ class Merger:
             if found != batch.database:
                 return elsewhere(batch, committables, found)
             begin(connection)
-            if not self._advance(connection, batch):
-                complete = markers.read(connection, batch.owner)
-                roll_back(connection)
-                replication.wait(connection, batch.what("Committing"))
-                return told_complete(complete, batch, committables)
+            if known := self._known_already(connection, batch, committables):
+                return known
             missing = self._missing(connection, batch)
             if missing:
                 if told := told_without_markers(connection, batch, committables):
@@ -393,6 +390,28 @@ class Merger:
         finally:
             close_quietly(connection)
         return CommitReport(retired=tuple(committables))
+
+    def _known_already(
+        self, connection: Connection, batch: Batch, committables: Sequence[Committable]
+    ) -> CommitReport | None:
+        """Lock and move the marker row. Return what is reported where it has the batch, or where
+        nothing in the database can tell, or be merged, any more; None: it is moved.
+        """
+        try:
+            if self._advance(connection, batch):
+                return None
+        except marker_proofs.NO_TABLE:
+            roll_back(connection)
+            dropped = marker_proofs.were_dropped(connection, batch.markers)
+            if dropped and self._missing(connection, batch):
+                told = told_without_markers(connection, batch, committables)
+                if told is not None:
+                    return told
+            raise
+        complete = markers.read(connection, batch.owner)
+        roll_back(connection)
+        replication.wait(connection, batch.what("Committing"))
+        return told_complete(complete, batch, committables)
 
     @staticmethod
     def _commit_merged(connection: Connection, batch: Batch) -> None:
