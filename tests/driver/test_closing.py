@@ -30,7 +30,7 @@ def test_each_is_closed_and_what_one_raises_is_told_with_its_name(caplog, error)
 
 
 def test_ctrl_c_while_one_is_closed_is_raised_when_all_are():
-    sinks = {"first": Sink(KeyboardInterrupt()), "second": Sink(), "third": Sink()}
+    sinks = {"first": Sink(), "second": Sink(KeyboardInterrupt()), "third": Sink()}
     with pytest.raises(KeyboardInterrupt):
         close_all(sinks)
     assert [sink.times for sink in sinks.values()] == [1, 1, 1]
