@@ -166,7 +166,7 @@ def simulated(world: World) -> Iterator[None]:
     _load()
     vars(broker_client).update(Threads=OneThread, Wire=lambda _: SimulatedWire(world))
     for module in modules:
-        module.time = SimulatedTime(world, between_turns=module is retry)
+        module.time = SimulatedTime(world, between_turns=module in {retry, transaction_reader})
     try:
         yield
     finally:

@@ -445,6 +445,21 @@ GUARDS = [
         kinds=("leader moves", "not now", "somebody's fence", "time-out"),
     ),
     Guard(
+        "a turn that asked for topics' ids for a while counts",
+        outcomes,
+        "confirmed",
+        "if reader.pauses == pauses:",
+        "if True:",
+        kinds=(
+            "no leader",
+            "topic made again",
+            "cut off",
+            "no connection",
+            "lost request",
+            "not now",
+        ),
+    ),
+    Guard(
         "leaders are not looked up again for end offsets",
         Reader,
         "end_offsets",

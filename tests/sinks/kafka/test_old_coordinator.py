@@ -300,6 +300,18 @@ def test_the_id_of_a_topic_that_was_made_again_is_not_taken_from_one_that_woke(m
     assert known == {"t": "new"}
 
 
+def test_a_leader_that_is_lost_while_the_ids_of_topics_are_asked_for_again_is_noticed(monkeypatch):
+    """For what was asked before says nothing of the moment at which they agree."""
+    client = Cluster(coordinator=NEW, topic_id="old")
+
+    def comes_back(_):
+        client.memory["topic_id"], client.leaders = "new", {0: -1, 1: 2}
+
+    monkeypatch.setattr(Retry, "pause", comes_back)
+    with pytest.raises(SinkUnavailableError, match=r"t \[0\]: no leader at the moment"):
+        confirmed([COMMITTABLE], {"t"}, TransactionReader(client, None), {}, retry())
+
+
 def test_a_topic_that_one_broker_does_not_know_yet_is_there():
     client = Cluster(topic_id=None)
     assert client.describe_topic("t").topic_id == "new"

@@ -51,7 +51,8 @@ def confirmed(
     names can pass to others.
 
     All is asked in turns, and what one has found counts in no other: while a coordinator is awaited
-    a partition may lose its leader.
+    a partition may lose its leader. So it may while the ids of topics are asked for again: a turn
+    that paused counts as none.
 
     Args:
         committables: as the sink's ``pre_commit`` returned them.
@@ -76,6 +77,7 @@ def confirmed(
     reader.doubt(doubted)
     again = False
     while True:
+        pauses = reader.pauses
         try:
             told = _confirmed_now(committables, topics, reader, known, doubted, again=again)
         except AccessRefusedError:
@@ -83,7 +85,9 @@ def confirmed(
         except SinkUnavailableError as error:
             told = str(error).rstrip(".")
         if not isinstance(told, str):
-            return told
+            if reader.pauses == pauses:
+                return told
+            told = "the ids of its topics were not told at once"
         # A topic that isn't there any more has no leaders either.
         if retry.waited_s > reader.patience_s and not retry.is_over():
             with suppress(SinkUnavailableError):

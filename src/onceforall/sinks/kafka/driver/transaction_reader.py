@@ -62,6 +62,10 @@ _TELL_AFTER_S = 10.0
 class TransactionReader(StateReader):
     """Reads what coordinators know, and what the partitions' leaders show. Safe to use from several
     threads.
+
+    Attributes:
+        pauses: so often it has paused, to ask for the ids of topics again: what was read before a
+            pause may not be so behind it.
     """
 
     def __init__(self, client: CoordinatorClient, rights: Rights) -> None:
@@ -72,6 +76,7 @@ class TransactionReader(StateReader):
         self._told: Mapping[Partition, Address | None] = {}
         self._outdated: frozenset[str] = frozenset()
         self._hidden: frozenset[str] = frozenset()
+        self.pauses = 0
 
     def identify_patiently(
         self, topics: Collection[str], patience_s: float | None = None
@@ -94,6 +99,7 @@ class TransactionReader(StateReader):
             else min(patience_s, self._client.deadline_s)
         )
         while (found := self._client.identify(topics)).missing and time.monotonic() < deadline_s:
+            self.pauses += 1
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_BACKOFF_S)
         return found
@@ -121,10 +127,11 @@ class TransactionReader(StateReader):
             found = agreed(told)
             if is_last and len(told) == 1 and all(other == told[0] for other in ever):
                 return told[0]
+            if not isinstance(found, str) and (is_last or not found.missing):
+                return found
+            self.pauses += 1
             if isinstance(found, str):
                 retry.again(("the brokers", found))
-            elif is_last or not found.missing:
-                return found
             else:
                 retry.pause()
 
