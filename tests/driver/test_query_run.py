@@ -261,11 +261,18 @@ class Swept:
         self.may_end, self.begun = may_end, threading.Semaphore(0)
         self.count = 0
 
+        self.closed, self.told = threading.Event(), []
+
     def recover(self, sweep):
         self.count += 1
         self.begun.release()
         assert self.may_end.wait(60)
+        self.told.append("swept")
         return 0
+
+    def close(self):
+        self.told.append("closed")
+        self.closed.set()
 
 
 @pytest.fixture
@@ -312,6 +319,24 @@ def test_a_process_that_ends_waits_for_a_hanging_sweep_no_longer_than_it_may(slo
     settled.join(9)
     assert not settled.is_alive()
     assert [sink.count for sink in slow_and_quick.values()] == [1, 1]
+
+
+def test_a_sink_whose_sweep_hangs_is_closed_behind_its_sweep(monkeypatch, slow_and_quick):
+    """And the others at once: what they hold is nobody's any more."""
+    own = {name: Sweep("query", name, 3, own=True) for name in slow_and_quick}
+    run = run_of(Execution(False), own)
+    run.is_active = lambda: False
+    sweeps = sweeper_of(run)
+    sweeps._sinks = slow_and_quick
+    monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0,))
+    monkeypatch.setattr(Sweeper.sweep_all, "__defaults__", (0.05,))
+    sweeps.until_the_end()
+    slow, quick = slow_and_quick["slow"], slow_and_quick["quick"]
+    assert quick.told[-1] == "closed"
+    assert slow.told == []
+    slow.may_end.set()
+    assert slow.closed.wait(20)
+    assert slow.told == ["swept", "closed"]
 
 
 class Keys:

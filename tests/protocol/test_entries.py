@@ -60,7 +60,6 @@ seals = st.builds(Seal, st.none() | numbers, st.none() | numbers, st.booleans())
 entries = st.one_of(commits, seals, claims, st.builds(Done, numbers))
 
 
-# How long a machine takes to think of entries says nothing about them.
 @given(entries)
 def test_an_entry_comes_back_from_json_as_it_was(entry):
     assert entry_from_body(entry.kind, json.loads(json.dumps(entry.body()))) == entry

@@ -131,14 +131,23 @@ class Sweeper:
                 return
 
     def _close_sink(self, name: str) -> None:
+        if self._is_under_way(name):
+            # It would connect again.
+            start_thread(partial(self._close_behind_its_sweep, name), "onceforall-close")
+        else:
+            close(name, self._sinks[name])
+
+    def _close_behind_its_sweep(self, name: str) -> None:
+        self._under_way[name].join()
         close(name, self._sinks[name])
 
     def _due(self, sweeps: Mapping[str, Sweep]) -> Mapping[str, Sweep]:
         """Leave out the sinks whose last sweep has not ended: each would cost one more thread."""
-        ended = [name for name, thread in self._under_way.items() if not thread.is_alive()]
-        for name in ended:
-            del self._under_way[name]
-        return {name: sweep for name, sweep in sweeps.items() if name not in self._under_way}
+        return {name: sweep for name, sweep in sweeps.items() if not self._is_under_way(name)}
+
+    def _is_under_way(self, name: str) -> bool:
+        thread = self._under_way.get(name)
+        return thread is not None and thread.is_alive()
 
     def sweep_all(self, sweeps: Mapping[str, Sweep], within_s: float = SLOW_SWEEP_S) -> None:
         """Sweep sinks beside one another; what fails is logged, and done by a later turn.
