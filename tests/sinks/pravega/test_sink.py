@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import onceforall as ofa
+from onceforall.common.pravega import answers, segments
 from onceforall.common.pravega.answers import NoAnswerError
 from onceforall.common.pravega.controller import Controller, Ping, State
 from onceforall.common.pravega.messages import message
@@ -417,6 +418,39 @@ def test_a_run_that_commits_much_forgets_what_has_ended(events_stream, monkeypat
 
     until(lambda: not noted(), 30, "what was noted is forgotten")
     assert len(stream.contents()) == 4
+
+
+def test_a_sweep_reads_on_where_another_query_forgets_meanwhile(events_stream, monkeypatch):
+    stream = events_stream()
+    sink = sink_of(stream)
+    for number in range(4):
+        sink.commit(None, sink.confirm([prepared(sink, [number], slot=number)]))
+    left = prepared(sink, [4], slot=4)
+    read, forgotten = segments.SegmentStore.everything, []
+
+    def read_late(store, *where):
+        if not forgotten:
+            forgotten.append(True)
+            monkeypatch.setattr(target, "FORGOTTEN_FROM", 4)
+            stream.noted().still_open()
+        return read(store, *where)
+
+    monkeypatch.setattr(segments.SegmentStore, "everything", read_late)
+    assert sink.recover(Sweep(QUERY, "out", generation=2, spared=frozenset())) == 1
+    assert state(stream, left) in {State.ABORTING, State.ABORTED}
+
+
+def test_what_is_noted_and_can_not_be_read_is_named(events_stream, monkeypatch):
+    stream = events_stream()
+    sink = sink_of(stream)
+    prepared(sink, [1])
+
+    def read(_store, segment, *_where):
+        raise answers.GoneError(f"{segment}: it begins later")
+
+    monkeypatch.setattr(segments.SegmentStore, "everything", read)
+    with pytest.raises(ofa.SinkUnavailableError, match="it begins later"):
+        sink.recover(Sweep(QUERY, "out", generation=2, spared=frozenset()))
 
 
 # --- what is refused ----------------------------------------------------------------------------
