@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Processes that run tests, each with servers of its own; the tests of one file stay together.
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: store-costs scale redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants mutants-generated compat docs release recipes chaos-cluster chaos-chains lock clean

@@ -185,6 +185,7 @@ def test_the_two_line_change_of_the_readme_goes_on_with_the_plain_querys_checkpo
 
 @pytest.mark.kafka
 @pytest.mark.postgres
+@pytest.mark.long
 def test_several_sinks(served):
     served.sql("CREATE TABLE spend (campaign_id text PRIMARY KEY, spend numeric(20, 2))")
     served.add("events", *map(an_event, range(20)))
@@ -334,6 +335,7 @@ VALUES_OF_THE_CHECKERS_PAGE = (
 
 @pytest.mark.kafka
 @pytest.mark.postgres
+@pytest.mark.long
 def test_checker(served, capsys):
     """The first block prints what stands below it; the others find nothing wrong with a query
     that is right, and would else raise."""

@@ -56,6 +56,7 @@ def test_it_keeps_its_content_over_a_kill_a_restart_and_a_stop(tmp_path):
         assert (get(server, "/a/one"), get(server, "/a/two")) == (b"one", b"two")
 
 
+@pytest.mark.long
 def test_it_listens_on_loopback_alone(hdfs_server):
     listening = [
         c.laddr
@@ -127,6 +128,7 @@ spark.stop()
 
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_installed_spark_uses_it_without_further_jars(hdfs_server, hdfs_folder, tmp_path):
     spark = subprocess.run(
         [sys.executable, "-c", USE_BY_SPARK, hdfs_folder, json.dumps(hdfs_server.spark_settings())],

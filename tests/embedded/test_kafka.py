@@ -251,6 +251,7 @@ def start_parent(then):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+@pytest.mark.long
 def test_a_killed_parent_takes_its_broker_along_and_an_ended_thread_does_not():
     parent, pid, folder = start_parent("time.sleep(600)")
     try:

@@ -137,7 +137,8 @@ def test_a_run_that_has_ended_closes_nothing_of_another_query_with_the_same_sink
 
 
 @pytest.mark.parametrize(
-    "mode", ["append", pytest.param("update", marks=pytest.mark.long), "complete"]
+    "mode",
+    ["append", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("update", "complete"))],
 )
 def test_every_output_mode_gives_what_spark_gives(broker, source, sink, run, tmp_path, mode):
     out = sink()

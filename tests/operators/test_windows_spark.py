@@ -273,7 +273,8 @@ def plain(row):
     )
 
 
-@pytest.mark.parametrize("variant", [pytest.param("rows", marks=pytest.mark.long), "pandas"])
+@pytest.mark.long
+@pytest.mark.parametrize("variant", ["rows", "pandas"])
 def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, monkeypatch):
     if variant == "pandas":
         from pyspark.sql import GroupedData

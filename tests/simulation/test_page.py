@@ -28,6 +28,7 @@ def of(folder, kind):
     return json.loads((folder / f"{kind}.json").read_text())
 
 
+@pytest.mark.long
 def test_the_page_has_what_the_simulators_came_to(ran, tmp_path):
     assert page.main(["--folder", str(ran), "--docs", str(tmp_path)]) == 0
     text = (ran / "results.md").read_text()
@@ -43,6 +44,7 @@ def test_the_page_has_what_the_simulators_came_to(ran, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_what_has_not_run_here_is_shown_as_it_is_published(ran, tmp_path):
     assert page.main(["--folder", str(ran), "--docs", str(tmp_path), "--publish"]) == 0
     text = (tmp_path / "simulator-results.md").read_text()
@@ -53,6 +55,7 @@ def test_what_has_not_run_here_is_shown_as_it_is_published(ran, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["brokers", "exhaustive"])
+@pytest.mark.long
 def test_what_has_a_violation_is_not_published(ran, tmp_path, capsys, kind):
     folder, docs = tmp_path / "here", tmp_path / "docs"
     shutil.copytree(ran, folder)
@@ -71,6 +74,7 @@ def test_what_is_published_has_no_violation():
     assert page.violations(found) == []
 
 
+@pytest.mark.long
 def test_worlds_of_other_code_are_dropped(ran, tmp_path):
     file = tmp_path / "exhaustive.json"
     (world,) = of(ran, "exhaustive")

@@ -7,6 +7,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 from support.own_sink import PAGE, blocks, save
 
 
@@ -26,6 +28,7 @@ def test_every_block_of_python_on_the_page_is_run_here():
     assert set(blocks()) == {"json_file_sink.py", "test_json_file_sink.py", "query.py"}
 
 
+@pytest.mark.long
 def test_the_test_on_the_page_passes_as_it_stands(tmp_path):
     """In a folder and a process of its own, with nothing that the page doesn't have."""
     save(tmp_path)

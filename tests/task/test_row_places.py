@@ -14,7 +14,7 @@ from onceforall.task.row_places.hdfs import HdfsRows
 from onceforall.task.row_places.objects import ObjectRows
 
 ROWS = pa.RecordBatch.from_pydict({"n": pa.array(range(1000), pa.int64())})
-KINDS = ["s3", "hdfs"]
+KINDS = ["s3", pytest.param("hdfs", marks=pytest.mark.long)]
 
 
 def place_of(request, kind):
@@ -116,6 +116,7 @@ def test_what_is_not_there_is_forgotten_without_an_error(place):
     forget_attempt(place, 1, 5)
 
 
+@pytest.mark.long
 def test_a_file_is_never_written_over_on_a_file_system(request):
     place = place_of(request, "hdfs")
     kept = keep(place)
@@ -124,6 +125,7 @@ def test_a_file_is_never_written_over_on_a_file_system(request):
     assert numbers(place, kept) == list(range(1000))
 
 
+@pytest.mark.long
 def test_a_task_makes_no_folder_on_a_file_system(request):
     place = place_of(request, "hdfs")
     kept = KeptFile(place, TaskAttempt("query", "out", 0, 0, 0, 1, 2))

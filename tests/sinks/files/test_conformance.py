@@ -74,6 +74,7 @@ def check(folder, form, **more):
     assert set(report.skipped) <= {"no_secret_is_shown"}
 
 
+@pytest.mark.long
 def test_the_file_sink_keeps_the_contract(tmp_path):
     check(tmp_path / "out", "parquet", crash_points=1)
 

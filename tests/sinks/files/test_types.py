@@ -295,7 +295,10 @@ FEW = settings(
 )
 
 
-@pytest.mark.parametrize("form", ON_DISK)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(each, marks=[pytest.mark.long] * (each in {"orc", "json"})) for each in ON_DISK],
+)
 @FEW
 @given(drawn=VALUES, data=st.data())
 def test_every_value_of_every_type_is_read_by_every_reader_as_it_was_written_or_refused_by_name(

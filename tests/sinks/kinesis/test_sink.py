@@ -62,6 +62,7 @@ def by_key(stream):
     return found
 
 
+@pytest.mark.long
 def test_the_sink_passes_the_conformance_suite(kinesis_server):
     name = f"s-{uuid.uuid4().hex[:12]}"
     stream = Stream(kinesis_server, shards=2)
