@@ -26,6 +26,7 @@ _OK, _OFFSET_OUT_OF_RANGE, _UNKNOWN_TOPIC, _NOT_LEADER = 0, 1, 3, 6
 _LOADING, _NO_COORDINATOR, _NOT_COORDINATOR = 14, 15, 16
 _OFFSET_NOT_AVAILABLE, _LEADER_NOT_AVAILABLE, _ID_NOT_FOUND = 78, 5, 105
 _INVALID_TIMEOUT = 50
+_MAY_NOT = 29
 _FETCHED = 3
 _CUT_OFF_AFTER = 63
 """In the middle of the record behind a batch's header, as brokers cut an answer off."""
@@ -59,11 +60,13 @@ class Brokers:
         alone: no other one can be reached from the driver.
         memory: of that one.
         behind: a broker that has not heard of the last move of a coordinator, and where that was.
+        hidden: topics that the driver may not DESCRIBE.
     """
 
     def __init__(self, cluster: Cluster, count: int) -> None:
         self.cluster = cluster
         self.count = count
+        self.hidden: set[str] = set()
         self.leaders: dict[Partition, int | None] = {
             partition: index % count for index, partition in enumerate(sorted(cluster.logs))
         }
@@ -190,6 +193,9 @@ class Brokers:
             if name == TRANSACTION_TOPIC:
                 topics.append(self._transaction_topic(number, memory))
                 continue
+            if name in self.hidden:
+                topics.append(Answer(error_code=_MAY_NOT, name=name, topic_id=None, partitions=[]))
+                continue
             is_there = name in ids and (memory is not None or not self.cluster.untold)
             self.cluster.untold = max(0, self.cluster.untold - 1)
             topics.append(
@@ -309,6 +315,8 @@ class Brokers:
                 continue
             topics: dict[str, list[int]] = {}
             for topic, partition in sorted(state.partitions):
+                if topic in self.hidden:
+                    continue  # as KafkaApis.handleDescribeTransactionsRequest, and no error
                 topics.setdefault(topic, []).append(partition)
             states.append(
                 Answer(
@@ -358,7 +366,9 @@ class Brokers:
             for wanted in topic.partitions:
                 partition = (topic.name, wanted.partition_index)
                 end, code = self._end_shown(number, partition), _OK
-                if end is None:
+                if topic.name in self.hidden:
+                    end, code = None, _MAY_NOT
+                elif end is None:
                     code = _NOT_LEADER
                 elif (
                     self._remembers(number) is None
@@ -381,7 +391,9 @@ class Brokers:
         partition, offset = (topic.topic, wanted.partition), wanted.fetch_offset
         end = self._end_shown(number, partition)
         code, records = _OK, b""
-        if end is None:
+        if topic.topic in self.hidden:
+            code = _MAY_NOT
+        elif end is None:
             code = _NOT_LEADER
         else:
             log = self.cluster.logs[partition]

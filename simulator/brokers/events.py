@@ -36,6 +36,7 @@ class Events:
             ("compaction", self._compact),
             ("strangers", self._stranger),
             ("zombie", self._zombie),
+            ("topic hidden", self._hide_topic),
         )
         world.events += [(kind, event) for kind, event in known if kind in world.kinds]
 
@@ -146,6 +147,11 @@ class Events:
     def _delete_records(self) -> bool:
         log = self._world.cluster.logs[self._world.rng.choice(sorted(self._world.cluster.logs))]
         log.start = self._world.rng.randint(log.start, log.end)
+        return True
+
+    def _hide_topic(self) -> bool:
+        """The driver loses the right to DESCRIBE the topic, or has it again."""
+        self._world.home.hidden ^= {TOPIC}
         return True
 
     def _compact(self) -> bool:

@@ -342,7 +342,10 @@ class Play:
     def _commit(self, permit: CommitPermit, batch: Committables) -> CommitReport:
         """Commit, and judge the report."""
         world = self.world
-        cuts, hidden = world.counts["cut off"], world.home.told_by_the_cut_off()
+        unsure = world.counts["cut off"] + world.counts["topic hidden"]
+        hidden = world.home.told_by_the_cut_off()
+        if world.home.hidden:
+            hidden = set(world.cluster.logs)
         is_cut = world.home.cut is not None
         known = {n for n, truth in world.truths.items() if self._is_known(truth)}
         just_confirmed = self.sink._just_confirmed  # noqa: SLF001
@@ -361,7 +364,8 @@ class Play:
                 raise Violation(f"the log of another topic proves transaction {truth.number}")
             if truth.number in gone:
                 raise Violation(f"transaction {truth.number} is committed in another topic")
-        if world.brokers is not world.home or cuts != world.counts["cut off"]:
+        now = world.counts["cut off"] + world.counts["topic hidden"]
+        if world.brokers is not world.home or unsure != now:
             hidden = set(world.cluster.logs)
         self.judge.report(report, batch, hidden)
         return report

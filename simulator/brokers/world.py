@@ -20,7 +20,7 @@ STRANGER = -1
 OTHER_PRODUCER = -2
 BROKERS = 3
 
-KINDS_OF_LATE = ("busy topic", "alone with the cut off")
+KINDS_OF_LATE = ("busy topic", "alone with the cut off", "topic hidden")
 """A seed draws these apart, so that it goes on playing what it played before they were known."""
 
 KINDS = (
@@ -364,6 +364,7 @@ class World:
         self.cluster.untold = 0
         self.come_home()
         self.home.come_back()
+        self.home.hidden.clear()
         self.lead_again()
         self.home.behind = None
         self.home.phases = ["loaded"] * COORDINATORS

@@ -303,6 +303,8 @@ def test_a_checkpoint_move_that_wakes_behind_a_detachment_moves_nothing(
     returned(detachable)
     with pytest.raises(CheckpointMismatchError, match="is being moved here"):
         at(tmp_path / "new").bound()
+    with pytest.raises(CheckpointMismatchError, match="is being moved here"):
+        detaching.detach(tmp_path / "new", {"out": FileSink(tmp_path / "files")})
 
 
 def test_of_a_detached_checkpoint_the_commands_say_what_it_is(detachable, tmp_path):

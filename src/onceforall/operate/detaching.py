@@ -31,7 +31,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from onceforall.commit_log import CommitLog, binding, repointing
@@ -175,8 +175,8 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         return _foresee_mending(path, mended, report, adopt=adopt_checkpoint)
     for step in mended.steps:
         report.say(step)
-    query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
+    query_id = _check_is_one(path, lambda: binding.find(store_at(home), open_store=stores.open))
     if not spark_checkpoint.was_begun(path):
         return _detached_before(path, report)
     bound = binding.find(
@@ -263,9 +263,11 @@ def _check_arguments(
 # --- before anything is changed -------------------------------------------------------------------
 
 
-def _check_is_one(path: AnyPath) -> str:
+def _check_is_one(path: AnyPath, find: Callable[[], object]) -> str:
     query_id = spark_checkpoint.query_id(path)
     if query_id is None and (path / spark_checkpoint.LOG_FOLDER).is_dir():
+        # A move that was killed has not copied the id yet, and there is another remedy.
+        find()
         raise OptionError(missing_id(path))
     if query_id is None:
         raise OptionError(

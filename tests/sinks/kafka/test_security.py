@@ -16,6 +16,7 @@ import time
 import uuid
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 from pyspark import cloudpickle
@@ -36,6 +37,7 @@ from onceforall.sinks.kafka.access.security import AccessError, Withheld
 from onceforall.sinks.kafka.driver.wire import _Connection, _ConnectionLostError
 from onceforall.sinks.kafka.task import producers
 from onceforall.task.secret_values import Handover
+from sinks.kafka.conftest import rows
 from support.reading import released
 from support.secured_broker import PASSWORD, SCRAM, Secured
 from support.topics import delete_topic
@@ -611,6 +613,56 @@ def test_a_right_that_is_lost_after_the_decision_is_asked_for_and_nothing_is_los
     report = one.commit(committable)
     assert (report.lost, report.in_doubt) == ((), ())
     assert [m.value() for m in committed(topic, secured.kafka.bootstrap_servers)] == [b"a"]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("how", ["commit", "abort", "recover"])
+def test_nothing_is_ended_whose_partitions_its_coordinator_hides(
+    secured, make, prefix, batch_of, how
+):
+    """A coordinator leaves out the partitions of topics that the user may not DESCRIBE, and says
+    nothing of it. One of them may have no leader: Kafka leaves its marker out (KAFKA-20734).
+    """
+    topic = secured.topic()
+    acl = secured.for_topic(topic)
+    secured.grant(acl, secured.for_ids(prefix))
+    one = make(secured.scram(), topic)
+    one.check()
+    committable = written(one, ["a"], batch_of)
+    do = {
+        "commit": lambda: one.commit(committable),
+        "abort": lambda: one.sink.abort([committable]),
+        "recover": lambda: one.sink.recover(one.sweep()),
+    }[how]
+    secured.revoke(acl)
+    with pytest.raises(
+        SinkUnavailableError, match=r"doesn't tell all the partitions.* User:ads may not DESCRIBE"
+    ):
+        do()
+    assert one.sink._connected().open_transactions() == [committable["name"]]
+    secured.grant(acl)
+    do()
+    assert not one.sink._connected().open_transactions()
+
+
+@pytest.mark.kafka
+def test_nothing_is_ended_of_which_one_topic_of_two_is_hidden(secured, make, prefix):
+    seen, hidden = secured.topic(), secured.topic()
+    acl = secured.for_topic(hidden)
+    secured.grant(acl, secured.for_topic(seen), secured.for_ids(prefix))
+    one = make(secured.scram())
+    one.check()
+    committable = written(
+        one, ["a", "b"], lambda values: rows(values, topic=pa.array([seen, hidden], pa.string()))
+    )
+    secured.revoke(acl)
+    right = named(secured, f"--topic {hidden}", "Describe")
+    for end in (one.sink.abort, one.sink.confirm):
+        with pytest.raises(SinkUnavailableError, match=right):
+            end([committable])
+    secured.grant(acl)
+    (confirmed,) = one.sink.confirm([committable])
+    assert one.commit(confirmed).completed
 
 
 @pytest.mark.kafka

@@ -8,9 +8,14 @@ import pytest
 from psycopg import sql
 
 from onceforall.driver.swept import swept
-from onceforall.errors import AttemptFailedError, CheckpointMismatchError, SinkCheckError
+from onceforall.errors import (
+    AttemptFailedError,
+    CheckpointMismatchError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sink import StartInfo, Sweep
-from support.postgres_sink import KEYED, Query, rows
+from support.postgres_sink import KEYED, Query, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
 
@@ -303,6 +308,37 @@ def test_a_committed_batch_whose_markers_were_dropped_is_in_doubt_and_not_lost(d
     assert not report.lost
     assert not report.retired
     assert "was dropped, and perhaps made again" in report.in_doubt[0].reason
+
+
+@pytest.mark.parametrize("who", ["a start behind another query's", "the same run"])
+@pytest.mark.parametrize(
+    "ddl", ["DROP TABLE onceforall.markers", "ALTER TABLE onceforall.markers RENAME TO old"]
+)
+def test_staging_tables_that_a_dump_has_kept_do_not_have_a_committed_batch_merged_again(
+    database, ddl, who
+):
+    """The merge leaves them, and the answer to its COMMIT is lost."""
+    query = made(database, "staged")
+    with psycopg.connect(database) as dump:
+        parts = query.write(1, rows(1)), query.write(1, rows(2), partition=1)
+        for table in staging_tables(database):
+            dump.execute(f"LOCK TABLE onceforall.{table} IN ACCESS SHARE MODE")
+        decided = list(query.sink.confirm(parts))
+        held = query.sink._committer._merger.held
+        held.connection.execute("COMMIT")
+        held.connection.close()
+        query.execute(ddl)
+        if who == "the same run" and "RENAME" in ddl:
+            with pytest.raises(SinkUnavailableError, match=r"lie in onceforall\.old now"):
+                query.commit(1, decided)
+        fresh(query)
+        later = query if who == "the same run" else bare_successor(query)
+        assert later.commit(1, decided).in_doubt
+        assert query.ids() == [1, 2]
+        assert staging_tables(database)
+    query.sink.close()
+    for table in staging_tables(database):
+        query.execute(f"DROP TABLE onceforall.{table}")
 
 
 def test_a_merge_that_is_held_while_its_schema_is_renamed_may_still_be_committed(database):

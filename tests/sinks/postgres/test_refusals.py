@@ -220,10 +220,15 @@ def test_a_role_whose_sessions_refuse_row_security_is_refused_at_start(database,
     Query(url, None)
 
 
-def test_a_right_that_is_lost_behind_the_decision_is_named_with_its_grant(database):
+@pytest.mark.parametrize("as_another", [False, True])
+def test_a_right_that_is_lost_behind_the_decision_is_named_with_its_grant(database, as_another):
+    """To the role that the session works as, which may have logged in as another one."""
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
     role, url = make_role(database, f'GRANT CREATE ON DATABASE "{name}" TO {{role}}')
     with psycopg.connect(database, autocommit=True) as connection:
+        if as_another:
+            login, url = make_role(database, f"GRANT {role} TO {{role}}")
+            connection.execute(f"ALTER ROLE {login} SET role = {role}")
         connection.execute(KEYED)
         connection.execute(f"GRANT SELECT, INSERT, UPDATE ON t TO {role}")
         query = Query(url, None, key="id")

@@ -420,7 +420,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         from onceforall.sinks.kafka.driver.coordinator_client import lost_reason
         from onceforall.sinks.kafka.driver.outcomes import unavailable, withheld
 
-        held = withheld(unsure, self._connected_reader())
+        held = withheld(unsure, self._connected_reader(), committables)
         answers = self._connected().end_transactions(
             [c for c in committables if c["name"] not in held]
         )
@@ -548,7 +548,9 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one may still be open.
         """
-        self._fence_ours([str(c["name"]) for c in committables])
+        from onceforall.sinks.kafka.driver.committable import read
+
+        self._fence_ours([str(c["name"]) for c in committables], read(committables))
 
     @failpoints.around("kafka.retire")
     def retire(self, committables: Sequence[Committable]) -> None:
@@ -588,23 +590,25 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             return False
         return sweep.covers(name.query_id, name.sink, name.generation, transactional_id)
 
-    def _fence_ours(self, names: Collection[str]) -> None:
+    def _fence_ours(
+        self, names: Collection[str], committables: Sequence[KafkaCommittable] = ()
+    ) -> None:
         ours = [name for name in names if self._is_ours(name)]
         if len(ours) < len(names):
             _log.error(
                 "%d transactional ids are not of this query and sink; they were left alone",
                 len(names) - len(ours),
             )
-        self._fence(ours)
+        self._fence(ours, committables)
 
-    def _fence(self, ours: Collection[str]) -> None:
+    def _fence(self, ours: Collection[str], committables: Sequence[KafkaCommittable] = ()) -> None:
         from onceforall.sinks.kafka.driver.coordinator_client import is_fenced
         from onceforall.sinks.kafka.driver.outcomes import unavailable, withheld
 
         if not ours:
             return
         client = self._connected()
-        held = withheld(ours, self._connected_reader())
+        held = withheld(ours, self._connected_reader(), committables)
         failpoints.hit("kafka.fence.before")
         answers = client.fence([name for name in ours if name not in held])
         failpoints.hit("kafka.fence.after")

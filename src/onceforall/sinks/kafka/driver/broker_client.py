@@ -54,6 +54,7 @@ class ClusterIdentity:
         hidden: those of which the broker tells neither, with the code of its error; it hides a
             topic from a user who has no right on it.
         brokers: how many brokers there are, as the one knows that tells this.
+        at_once: it was told without a pause: what was read before one may not be so behind it.
     """
 
     cluster: str | None
@@ -61,6 +62,7 @@ class ClusterIdentity:
     missing: frozenset[str] = frozenset()
     hidden: Mapping[str, int] = field(default_factory=dict)
     brokers: int = field(default=1, compare=False)
+    at_once: bool = field(default=True, compare=False)
 
 
 def agreed(told: Sequence[ClusterIdentity]) -> ClusterIdentity | str:

@@ -25,7 +25,7 @@ id and epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -51,6 +51,18 @@ class TransactionState:
     producer_id: int
     epoch: int
     partitions: tuple[tuple[str, int], ...] = ()
+
+    def hides_some_of(self, topics: Collection[str]) -> bool:
+        """Tell whether an open transaction has written to partitions that are not told: a
+        coordinator leaves out those of topics that the user may not DESCRIBE, without a word
+        (Kafka's ``KafkaApis.handleDescribeTransactionsRequest``).
+
+        Args:
+            topics: that it is known to have written to; one without any partition has written, too.
+        """
+        return self.state == "Ongoing" and not (
+            self.partitions and {topic for topic, _ in self.partitions} >= set(topics)
+        )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
@@ -52,7 +53,7 @@ def confirmed(
 
     All is asked in turns, and what one has found counts in no other: while a coordinator is awaited
     a partition may lose its leader. So it may while the ids of topics are asked for again: a turn
-    that paused counts as none.
+    in which that took a pause counts as none.
 
     Args:
         committables: as the sink's ``pre_commit`` returned them.
@@ -70,6 +71,7 @@ def confirmed(
         AttemptFailedError: one is not open any more: it timed out, or was fenced. Or a topic is
             gone, or has another id than before: what the tasks wrote until it was deleted went with
             it.
+        AccessRefusedError: the user may not DESCRIBE a topic, or an id.
         SinkUnavailableError: not all brokers answered, or a partition that a transaction has
             written to has no leader.
     """
@@ -77,7 +79,6 @@ def confirmed(
     reader.doubt(doubted)
     again = False
     while True:
-        pauses = reader.pauses
         try:
             told = _confirmed_now(committables, topics, reader, known, doubted, again=again)
         except AccessRefusedError:
@@ -85,9 +86,7 @@ def confirmed(
         except SinkUnavailableError as error:
             told = str(error).rstrip(".")
         if not isinstance(told, str):
-            if reader.pauses == pauses:
-                return told
-            told = "the ids of its topics were not told at once"
+            return told
         # A topic that isn't there any more has no leaders either.
         if retry.waited_s > reader.patience_s and not retry.is_over():
             with suppress(SinkUnavailableError):
@@ -126,8 +125,18 @@ def _confirmed_now(
         - ends.keys()
     )
     if untold:
-        return next((silent[p] for p in untold if p in silent), _no_leader(untold))
-    return placed(found, reader, known)
+        shown = ", ".join(f"{topic} [{number}]" for topic, number in untold)
+        return next((silent[p] for p in untold if p in silent), f"{shown}: no leader at the moment")
+    # All topics: which of them a transaction has written to, its coordinator tells only those who
+    # may know.
+    where = look_at_topics(topics, reader, known)
+    for committable in committables:
+        state = states[committable["name"]]
+        if state is not None and state.hides_some_of(committable.get("topics", ())):
+            return f"{committable['name']}: {reader.hides_partitions(topics)}"
+    if not where.at_once:
+        return "the ids of its topics were not told at once"
+    return placed(found, where)
 
 
 def _confirmed(
@@ -152,27 +161,18 @@ def _confirmed(
     return kept
 
 
-def placed(
-    committables: Sequence[KafkaCommittable], reader: TransactionReader, known: dict[str, str]
-) -> list[Committable]:
+def placed(committables: Sequence[KafkaCommittable], where: ClusterIdentity) -> list[Committable]:
     """Note in which cluster confirmed transactions are, and the ids of the topics that they have
     written to: addresses and names can pass to others.
 
     Args:
-        committables: as ``confirmed`` returned them.
-        reader: of the cluster.
-        known: the ids that topics had when the sink asked last, by name; it gets those of now.
-
-    Raises:
-        AttemptFailedError: a topic is gone, or has another id than before: what the tasks wrote
-            until it was deleted went with it.
-        SinkUnavailableError: no broker answered, or it doesn't tell of a topic.
+        committables: with ``proof``.
+        where: their cluster, and the topics' ids.
     """
-    found = look_at_topics({t for c in committables for t in _topics_of(c)}, reader, known)
-    noted = [_placed(c, found) for c in committables]
-    if found.cluster is None:
+    noted = [_placed(c, where) for c in committables]
+    if where.cluster is None:
         return list(noted)
-    return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
+    return [{**noted[0], "identity": {"cluster": where.cluster}}, *noted[1:]]
 
 
 def look_at_topics(
@@ -186,7 +186,7 @@ def look_at_topics(
     Args:
         topics: their names.
         reader: of the cluster.
-        known: as for ``placed``.
+        known: the ids that topics had when the sink asked last, by name; it gets those of now.
         patience_s: for how long a missing one is asked for; None: as long as a client has patience.
 
     Raises:
@@ -196,7 +196,8 @@ def look_at_topics(
     found = reader.identify_patiently(topics, patience_s)
     if found.topics != {topic: known.get(topic) for topic in found.topics}:
         # A broker that has just woken tells the id that was before.
-        found = reader.identify_surely(topics)
+        sure = reader.identify_surely(topics)
+        found = replace(sure, at_once=found.at_once and sure.at_once)
     for topic, code in found.hidden.items():
         raise reader.hides(topic, code)
     for topic in sorted(found.missing):
@@ -344,9 +345,13 @@ def _noted_ids(committable: KafkaCommittable) -> dict[str, str]:
     return ids
 
 
-def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str]:
+def withheld(
+    names: Collection[str],
+    reader: TransactionReader,
+    committables: Sequence[KafkaCommittable] = (),
+) -> dict[str, str]:
     """Return which open transactions must not be ended yet, for a partition of theirs has no
-    leader; with the reason.
+    leader, or perhaps one that the user may not see; with the reason.
 
     A coordinator leaves out the marker for such a partition, and says that the transaction is
     complete (seen with Kafka 4.3.1; KAFKA-20734): its records stay invisible there, and hold back
@@ -355,6 +360,11 @@ def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str
     A transaction whose state can't be read now is withheld too: what loses a coordinator may lose a
     leader. It holds nobody else up.
 
+    Args:
+        names: their transactional ids.
+        reader: of the cluster.
+        committables: those of them that are known, which tell where they have written to.
+
     Raises:
         SinkUnavailableError: no broker tells who leads.
     """
@@ -362,31 +372,35 @@ def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str
         return {}
     reasons: dict[str, str] = {}
     known = reader.states_known_soon(sorted(names), reasons)
-    written = {
-        name: state.partitions
+    ongoing = {
+        name: state
         for name, state in known.items()
         if state is not None and state.state == "Ongoing"
     }
-    partitions = {partition for each in written.values() for partition in each}
-    leaderless = reader.leaderless(partitions) if partitions else []
+    partitions = {partition for state in ongoing.values() for partition in state.partitions}
+    leaderless = reader.leaderless(partitions) if partitions else {}
     untold = {
         name: "in which partitions it has written can't be read now "
         f"({reasons.get(name, 'no answer')}); nothing is ended before that is known"
         for name in names
         if name not in known
     }
-    return untold | {
-        name: _no_leader(found)
-        for name, each in written.items()
-        if (found := [p for p in leaderless if p in each])
+    topics = {
+        c["name"]: {*c.get("topics", ()), *_noted_ids(c)}
+        for c in committables
+        if is_open(c, ongoing.get(c["name"]))
     }
-
-
-def _no_leader(partitions: Sequence[tuple[str, int]]) -> str:
-    return (
-        f"{', '.join(f'{topic} [{number}]' for topic, number in partitions)}: no leader at the "
-        "moment; nothing can be ended there"
-    )
+    hidden = {
+        name: reader.hides_partitions(topics.get(name, ()))
+        for name, state in ongoing.items()
+        if state.hides_some_of(topics.get(name, ()))
+    }
+    leads_nobody = {
+        name: f"{'; '.join(found)}; nothing can be ended there"
+        for name, state in ongoing.items()
+        if (found := [leaderless[p] for p in state.partitions if p in leaderless])
+    }
+    return untold | hidden | leads_nobody
 
 
 def with_findings(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onceforall.common import logs
 from onceforall.sinks.kafka.access.rights import Rights
@@ -47,6 +48,19 @@ Partition = tuple[str, int]
 
 _log = logs.logger("onceforall.sinks.kafka")
 
+
+class _Leaders(NamedTuple):
+    """Who leads.
+
+    Attributes:
+        told: by partition; None: no leader at the moment.
+        hidden: topics of which the brokers don't tell this user.
+    """
+
+    told: Mapping[Partition, Address | None]
+    hidden: frozenset[str]
+
+
 _LATEST = -1
 _OK, _OFFSET_OUT_OF_RANGE = 0, 1
 
@@ -62,21 +76,14 @@ _TELL_AFTER_S = 10.0
 class TransactionReader(StateReader):
     """Reads what coordinators know, and what the partitions' leaders show. Safe to use from several
     threads.
-
-    Attributes:
-        pauses: so often it has paused, to ask for the ids of topics again: what was read before a
-            pause may not be so behind it.
     """
 
     def __init__(self, client: CoordinatorClient, rights: Rights) -> None:
         """See ``StateReader``."""
         super().__init__(client, rights)
-        # None: no leader at the moment. One value, so that no thread sees a partition that changes
-        # between the two as gone.
-        self._told: Mapping[Partition, Address | None] = {}
+        # One value, so that no thread sees a partition that changes between the two as gone.
+        self._leaders = _Leaders({}, frozenset())
         self._outdated: frozenset[str] = frozenset()
-        self._hidden: frozenset[str] = frozenset()
-        self.pauses = 0
 
     def identify_patiently(
         self, topics: Collection[str], patience_s: float | None = None
@@ -92,17 +99,16 @@ class TransactionReader(StateReader):
         Raises:
             SinkUnavailableError: no broker answered.
         """
-        pause_s = FIRST_BACKOFF_S
+        pause_s, at_once = FIRST_BACKOFF_S, True
         deadline_s = time.monotonic() + (
             self._client.deadline_s
             if patience_s is None
             else min(patience_s, self._client.deadline_s)
         )
         while (found := self._client.identify(topics)).missing and time.monotonic() < deadline_s:
-            self.pauses += 1
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_BACKOFF_S)
-        return found
+            pause_s, at_once = min(2 * pause_s, LAST_BACKOFF_S), False
+        return replace(found, at_once=at_once)
 
     def identify_surely(self, topics: Collection[str]) -> ClusterIdentity:
         """Return which cluster it is, and the ids of topics, as all brokers tell that answer.
@@ -117,7 +123,7 @@ class TransactionReader(StateReader):
             SinkUnavailableError: they don't agree, or none answered.
         """
         retry = Retry(self._client.deadline_s, "The ids of Kafka topics could not be read")
-        timeout_s = QUICK_ANSWER_S
+        timeout_s, at_once = QUICK_ANSWER_S, True
         ever: list[ClusterIdentity] = []
         while True:
             is_last = retry.is_over()
@@ -126,10 +132,10 @@ class TransactionReader(StateReader):
             timeout_s = self._client.answer_timeout_s
             found = agreed(told)
             if is_last and len(told) == 1 and all(other == told[0] for other in ever):
-                return told[0]
+                return replace(told[0], at_once=at_once)
             if not isinstance(found, str) and (is_last or not found.missing):
-                return found
-            self.pauses += 1
+                return replace(found, at_once=at_once)
+            at_once = False
             if isinstance(found, str):
                 retry.again(("the brokers", found))
             else:
@@ -144,6 +150,22 @@ class TransactionReader(StateReader):
         )
         return AccessRefusedError(
             f"Whether topic {topic!r} is the one that was written to can't be told: {why}."
+        )
+
+    def hides_partitions(self, topics: Collection[str]) -> str:
+        """Say that partitions are not told that a transaction has written to.
+
+        Args:
+            topics: where that is known.
+        """
+        return (
+            "its coordinator doesn't tell all the partitions that it has written to, and nothing "
+            "is ended before they are known: one may have no leader. "
+            + (
+                " ".join(f"{self._rights.topic(topic, 'Describe')}." for topic in sorted(topics))
+                or f"{self._rights.principal} may not DESCRIBE a topic that the query has written "
+                "to, perhaps an earlier one; grant it"
+            ).rstrip(".")
         )
 
     def end_offsets(
@@ -174,10 +196,11 @@ class TransactionReader(StateReader):
         look = (
             again
             or not self._outdated.isdisjoint(topics)
-            or not set(topics) <= {t for t, _ in self._told}
+            or not set(topics) <= {t for t, _ in self._leaders.told}
         )
-        leaders = {p: a for p, a in self._leaders_of(topics, look=look).items() if a is not None}
-        for topic in sorted(self._hidden & set(topics)):
+        found = self._leaders_of(topics, look=look)
+        leaders = {p: a for p, a in found.told.items() if a is not None}
+        for topic in sorted(found.hidden):
             raise AccessRefusedError(f"{self._rights.topic(topic, 'Describe')}.")
         by_address: dict[Address, list[Partition]] = defaultdict(list)
         for partition, address in sorted(leaders.items()):
@@ -220,8 +243,9 @@ class TransactionReader(StateReader):
         )
         return ends
 
-    def leaderless(self, partitions: Collection[Partition]) -> list[Partition]:
-        """Return those partitions that have no leader at the moment.
+    def leaderless(self, partitions: Collection[Partition]) -> dict[Partition, str]:
+        """Return those partitions that have no leader at the moment, or of which the brokers don't
+        tell this user, with the reason.
 
         A topic of which a broker doesn't know is waited for: its partitions may have none, and the
         broker may just have started. One that stays missing is gone, and leaderless are only
@@ -232,8 +256,14 @@ class TransactionReader(StateReader):
         """
         topics = {topic for topic, _ in partitions}
         self.identify_patiently(topics)
-        told = self._leaders_of(topics, look=True)
-        return sorted(partition for partition in partitions if told.get(partition, ()) is None)
+        found = self._leaders_of(topics, look=True)
+        return {
+            partition: self._rights.topic(partition[0], "Describe")
+            if partition[0] in found.hidden
+            else f"{partition[0]} [{partition[1]}]: no leader at the moment"
+            for partition in sorted(partitions)
+            if partition[0] in found.hidden or found.told.get(partition, ()) is None
+        }
 
     def _take_offsets(
         self, answer: Any, ends: dict[Partition, int], reasons: dict[Partition, str]
@@ -251,9 +281,7 @@ class TransactionReader(StateReader):
                         f"{partition[0]} [{partition[1]}]: {error_name(part.error_code)}"
                     )
 
-    def _leaders_of(
-        self, topics: Collection[str], *, look: bool
-    ) -> Mapping[Partition, Address | None]:
+    def _leaders_of(self, topics: Collection[str], *, look: bool) -> _Leaders:
         if look:
             told: dict[Partition, Address | None] = {}
             hidden: set[str] = set()
@@ -270,9 +298,17 @@ class TransactionReader(StateReader):
                         told[str(found.name), int(part.partition_index)] = brokers.get(
                             part.leader_id
                         )
-            self._told = {**{p: a for p, a in self._told.items() if p[0] not in topics}, **told}
-            self._hidden = (self._hidden - set(topics)) | hidden
-        return {p: a for p, a in self._told.items() if p[0] in topics}
+            before = self._leaders
+            self._leaders = _Leaders(
+                {**{p: a for p, a in before.told.items() if p[0] not in topics}, **told},
+                (before.hidden - set(topics)) | hidden,
+            )
+            # What was told now, whatever another thread was told meanwhile.
+            return _Leaders(told, frozenset(hidden))
+        now = self._leaders
+        return _Leaders(
+            {p: a for p, a in now.told.items() if p[0] in topics}, now.hidden & set(topics)
+        )
 
     def findings(self, committables: Collection[KafkaCommittable]) -> dict[str, Finding]:
         """Find out what became of prepared transactions that Kafka refuses to commit.
@@ -338,11 +374,11 @@ class TransactionReader(StateReader):
         retry = Retry(
             self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read"
         )
-        look = partition not in self._leaders_of([partition[0]], look=False)
+        look = partition not in self._leaders_of([partition[0]], look=False).told
         tell_s = time.monotonic() + _TELL_AFTER_S
         while True:
-            told = self._leaders_of([partition[0]], look=look)
-            if partition not in told and partition[0] in self._hidden:
+            told, hidden = self._leaders_of([partition[0]], look=look)
+            if partition not in told and partition[0] in hidden:
                 return Unreadable(self._rights.topic(partition[0], "Describe"))
             if partition not in told:
                 return Unreadable(

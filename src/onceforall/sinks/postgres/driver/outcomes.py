@@ -109,6 +109,14 @@ def told_without_markers(
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 
 
+def not_known(batch: Batch, told: CommitReport) -> str:
+    """Return what is told while the markers lie elsewhere, from where they may come back."""
+    return (
+        f"Batch {batch.batch} is decided, and whether it is complete can't be told now: "
+        f"{told.in_doubt[0].reason}. It is looked for again until then"
+    )
+
+
 _PUT_BACK = (
     "Put the table {table} back, if it is that. What lies in the schema {own} is the sink's own: a "
     "new start makes it again, or says why not."

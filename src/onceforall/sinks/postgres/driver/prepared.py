@@ -20,6 +20,7 @@ from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import (
     elsewhere,
     joined,
+    not_known,
     refuse_old,
     told_without_markers,
 )
@@ -181,12 +182,13 @@ def _with_proofs(
     try:
         complete = markers.read(connection, batch.owner)
     except marker_proofs.NO_TABLE:
-        if not marker_proofs.were_dropped(connection, batch.markers):
+        told = told_without_markers(connection, batch, missing)
+        if told is None:
             raise
+        if not marker_proofs.were_dropped(connection, batch.markers):
+            raise SinkUnavailableError(not_known(batch, told)) from None
         _wait_where_it_is(connection, batch, names)
-        if told := told_without_markers(connection, batch, missing):
-            return joined([_without(committables, missing), told])
-        raise
+        return joined([_without(committables, missing), told])
     if complete is not None and complete.batch >= batch.batch:
         replication.wait(connection, batch.what("Committing"))
         return CommitReport(retired=tuple(committables))

@@ -62,6 +62,7 @@ from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import (
     changed_since,
     elsewhere,
+    not_known,
     not_now,
     refuse_old,
     refused_at_commit,
@@ -360,9 +361,11 @@ class Merger:
             if known := self._known_already(connection, batch, committables):
                 return known
             missing = self._missing(connection, batch)
+            # Staging tables that are there prove nothing either: a merge leaves those that somebody
+            # has locked.
+            if told := told_without_markers(connection, batch, committables):
+                return told
             if missing:
-                if told := told_without_markers(connection, batch, committables):
-                    return told
                 reason = (
                     f"the marker in {batch.owner.schema}.{markers.TABLE} doesn't have batch "
                     f"{batch.batch}, and {len(missing)} of "
@@ -381,7 +384,7 @@ class Merger:
             raise SinkUnavailableError(not_now(batch, error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise SinkUnavailableError(
-                without_right(batch, words(error), connection.info.user)
+                without_right(batch, words(error), _role_of(connection))
             ) from error
         except psycopg.Error as error:
             if passes(error):
@@ -402,12 +405,12 @@ class Merger:
                 return None
         except marker_proofs.NO_TABLE:
             roll_back(connection)
-            dropped = marker_proofs.were_dropped(connection, batch.markers)
-            if dropped and self._missing(connection, batch):
-                told = told_without_markers(connection, batch, committables)
-                if told is not None:
-                    return told
-            raise
+            told = told_without_markers(connection, batch, committables)
+            if told is None:
+                raise
+            if marker_proofs.were_dropped(connection, batch.markers):
+                return told
+            raise SinkUnavailableError(not_known(batch, told)) from None
         complete = markers.read(connection, batch.owner)
         roll_back(connection)
         replication.wait(connection, batch.what("Committing"))
@@ -450,6 +453,16 @@ class Merger:
         held, self.held = self.held, None
         if held is not None:
             close_quietly(held.connection)
+
+
+def _role_of(connection: Connection) -> str:
+    """Return as whom a connection works, which may be another role than it has logged in as."""
+    try:
+        roll_back(connection)
+        row = connection.execute("SELECT current_user::pg_catalog.text").fetchone()
+    except psycopg.Error:
+        row = None
+    return connection.info.user if row is None else str(row[0])
 
 
 def _gone(batch: Batch, found: Mapping[str, staging.Found]) -> list[str]:
