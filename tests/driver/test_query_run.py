@@ -24,6 +24,7 @@ from onceforall.errors import (
 )
 from onceforall.protocol.sweeping import Sweep
 from onceforall.spark.classic import ClassicRun
+from support.waiting import until
 
 OLDER = {"out": Sweep("query", "out", 3)}
 OWN = {"out": Sweep("query", "out", 3, own=True)}
@@ -284,6 +285,26 @@ def slow_and_quick():
     over.set()
 
 
+def test_neither_a_start_nor_an_abort_waits_for_a_sink_whose_sweep_hangs(
+    monkeypatch, slow_and_quick, caplog
+):
+    """The first one's is under way when the second one is due."""
+    sweeps = sweeper_of(run_of(Execution(True), {}))
+    sweeps._sinks = slow_and_quick
+    monkeypatch.setattr(sweeper, "SLOW_SWEEP_S", 0.05)
+    slow = slow_and_quick["slow"]
+    for _ in range(2):
+        sweeps.patiently("slow", lambda: slow.recover(Sweep("query", "slow", 3)))
+    assert slow.count == 1
+    assert [r.getMessage() for r in caplog.records] == [
+        "sweeping sink slow has not ended in 0 s, and is no longer waited for"
+    ] * 2
+    slow.may_end.set()
+    until(lambda: slow.told, 20, "the sweep ends")
+    sweeps.patiently("slow", lambda: slow.recover(Sweep("query", "slow", 3)))
+    assert slow.count == 2
+
+
 def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
     monkeypatch, slow_and_quick
 ):
@@ -294,7 +315,7 @@ def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
     sweeps._sweeps = {name: Sweep("query", name, 3) for name in slow_and_quick}
     sweeps._is_clean = True
     monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0.01,))
-    monkeypatch.setattr(Sweeper.sweep_all, "__defaults__", (0.05,))
+    monkeypatch.setattr(sweeper, "SLOW_SWEEP_S", 0.05)
     thread = threading.Thread(target=sweeps.until_the_end, daemon=True)
     thread.start()
     for _ in range(3):
@@ -329,7 +350,7 @@ def test_a_sink_whose_sweep_hangs_is_closed_behind_its_sweep(monkeypatch, slow_a
     sweeps = sweeper_of(run)
     sweeps._sinks = slow_and_quick
     monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0,))
-    monkeypatch.setattr(Sweeper.sweep_all, "__defaults__", (0.05,))
+    monkeypatch.setattr(sweeper, "SLOW_SWEEP_S", 0.05)
     sweeps.until_the_end()
     slow, quick = slow_and_quick["slow"], slow_and_quick["quick"]
     assert quick.told[-1] == "closed"

@@ -152,6 +152,8 @@ class Resources:
         within: does what may wait for the log's store, for so many seconds at most, and not much
             longer than until the query is asked to stop; TimeoutError when there is no answer by
             then.
+        patiently: does what sweeps a sink, given its name, or aborts there; returns also where that
+            has not ended by then, and goes on.
     """
 
     log: Log
@@ -164,9 +166,10 @@ class Resources:
     batch_done: Callable[[int], None] = lambda _: None
     now_ms: Callable[[], int] = lambda: int(clock.now_s() * 1000)
     within: Callable[[Callable[[], Any], float], Any] = lambda action, _seconds: action()
+    patiently: Callable[[str, Callable[[], object]], object] = lambda _name, action: action()
 
 
-_RAISED = (*SINK_ERRORS, SystemExit, KeyboardInterrupt, GeneratorExit)
+_RAISED = (*SINK_ERRORS, KeyboardInterrupt, GeneratorExit)
 """What code of others raises.
 
 Not whatever else there is: the simulator takes a driver out of the middle of a batch by an
@@ -459,16 +462,18 @@ class Coordinator:
         if writer is not None:
             self._best_effort("waiting for the tasks of the aborted attempt", writer.wait_for_tasks)
 
-        def one(name: str) -> None:
+        def abort(name: str) -> None:
             committables = decision.committables.get(name, ())
             if committables:
                 self._best_effort(
                     f"aborting on sink {name}",
                     partial(self._resources.sinks[name].abort, committables),
                 )
-            self._sweep(name, decision.sweeps[name])
+            self._sweep_now(name, decision.sweeps[name])
 
-        self._per_sink(decision.sweeps, one)
+        self._per_sink(
+            decision.sweeps, lambda name: self._resources.patiently(name, partial(abort, name))
+        )
         # A killed worker may write for another moment; this run never writes again, so its own ids
         # may be swept until it ends.
         self._resources.sweeps_changed(decision.sweeps, self.run.generation)
@@ -596,6 +601,9 @@ class Coordinator:
         return self._resources.stop_requested()
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
+        self._resources.patiently(name, partial(self._sweep_now, name, sweep))
+
+    def _sweep_now(self, name: str, sweep: Sweep) -> None:
         self._best_effort(
             f"sweeping sink {name}", partial(swept, self._resources.sinks[name], sweep)
         )

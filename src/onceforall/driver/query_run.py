@@ -405,6 +405,7 @@ class QueryRun:
                 sweeps_changed=sweeper.repeat,
                 batch_done=run._forget_rows,
                 within=run._within,
+                patiently=sweeper.patiently,
             ),
         )
         stopping.PROCESS.add(run)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from onceforall.commit_log import CommitLog
 from onceforall.common import logs
 from onceforall.common.threads import start_thread
-from onceforall.driver.closing import SINK_ERRORS, close
+from onceforall.driver.closing import SINK_ERRORS, close, close_all
 from onceforall.driver.swept import swept
 from onceforall.errors import text_of
 from onceforall.failpoints import points as failpoints
@@ -30,8 +31,8 @@ SWEEPS_AFTER_THE_END = 4
 open transactions until Spark has killed them."""
 
 SLOW_SWEEP_S = 10
-"""For so long a turn waits for its sweeps: a sink that gives no answer must not keep the others'
-transactions open."""
+"""For so long it is waited for the sweeps of a turn, of a start and of an aborted attempt: a sink
+that gives no answer must neither keep the others' transactions open nor the query from ending."""
 
 
 class Sweeper:
@@ -65,7 +66,7 @@ class Sweeper:
         self._sweeps: Mapping[str, Sweep] = {}
         self._sealed_below = 0
         self._is_clean = True
-        self._under_way: dict[str, threading.Thread] = {}
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._changed = threading.Event()
         self._closed = threading.Event()
 
@@ -105,8 +106,7 @@ class Sweeper:
             self._sweep_until_the_end()
         finally:
             if self._closed.is_set() or not self._may_take_another():
-                for name in self._sinks:
-                    self._close_sink(name)
+                self._close_sinks()
 
     def _sweep_until_the_end(self) -> None:
         turn = ended = 0
@@ -130,51 +130,71 @@ class Sweeper:
             if ended > SWEEPS_AFTER_THE_END:
                 return
 
-    def _close_sink(self, name: str) -> None:
-        if self._is_under_way(name):
+    def _close_sinks(self) -> None:
+        under_way = {name for name in self._sinks if self._turns[name].locked()}
+        for name in under_way:
             # It would connect again.
             start_thread(partial(self._close_behind_its_sweep, name), "onceforall-close")
-        else:
-            close(name, self._sinks[name])
+        close_all({name: sink for name, sink in self._sinks.items() if name not in under_way})
 
     def _close_behind_its_sweep(self, name: str) -> None:
-        self._under_way[name].join()
-        close(name, self._sinks[name])
+        with self._turns[name]:
+            close(name, self._sinks[name])
 
     def _due(self, sweeps: Mapping[str, Sweep]) -> Mapping[str, Sweep]:
         """Leave out the sinks whose last sweep has not ended: each would cost one more thread."""
-        return {name: sweep for name, sweep in sweeps.items() if not self._is_under_way(name)}
+        return {name: sweep for name, sweep in sweeps.items() if not self._turns[name].locked()}
 
-    def _is_under_way(self, name: str) -> bool:
-        thread = self._under_way.get(name)
-        return thread is not None and thread.is_alive()
-
-    def sweep_all(self, sweeps: Mapping[str, Sweep], within_s: float = SLOW_SWEEP_S) -> None:
+    def sweep_all(self, sweeps: Mapping[str, Sweep], within_s: float | None = None) -> None:
         """Sweep sinks beside one another; what fails is logged, and done by a later turn.
 
         Args:
             sweeps: by the name of the sink.
-            within_s: for so many seconds it is waited for; what takes longer goes on.
+            within_s: for so many seconds it is waited for; what takes longer goes on. None:
+                ``SLOW_SWEEP_S``.
         """
         # Each on its own: one that is away must not hold back the others.
-        sweep = logs.carried(self._sweep)
+        self._beside(
+            {name: partial(self._sweep, name, sweep) for name, sweep in sweeps.items()},
+            SLOW_SWEEP_S if within_s is None else within_s,
+        )
+
+    def patiently(self, name: str, action: Callable[[], object]) -> None:
+        """Sweep a sink, or abort there, in the order of others who do so; what takes longer than
+        ``SLOW_SWEEP_S`` goes on, and is no longer waited for.
+
+        Args:
+            name: of the sink.
+            action: what raises nothing.
+        """
+        self._beside({name: action}, SLOW_SWEEP_S)
+
+    def _beside(self, actions: Mapping[str, Callable[[], object]], within_s: float) -> None:
         until = time.monotonic() + within_s
+        in_turn = logs.carried(self._in_turn)
         threads = {
-            name: start_thread(partial(sweep, name, due), "onceforall-sweep")
-            for name, due in sweeps.items()
+            name: start_thread(partial(in_turn, name, action, until), "onceforall-sweep")
+            for name, action in actions.items()
         }
         for name, thread in threads.items():
             if thread is threading.current_thread():
                 continue
             thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():
-                self._under_way[name] = thread
                 logger.warning(
-                    "sweeping sink %s has not ended in %.0f s; the other sinks no longer wait "
-                    "for it",
+                    "sweeping sink %s has not ended in %.0f s, and is no longer waited for",
                     name,
                     within_s,
                 )
+
+    def _in_turn(self, name: str, action: Callable[[], object], until: float) -> None:
+        turn = self._turns[name]
+        if not turn.acquire(timeout=max(0.0, until - time.monotonic())):
+            return  # The one before it goes on, and whoever has waited for that has said so.
+        try:
+            action()
+        finally:
+            turn.release()
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:
