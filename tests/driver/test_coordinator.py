@@ -758,11 +758,13 @@ def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(err
     [
         (UnreadableError, "its text can't be read: AttributeError"),
         (CancelledError, "CancelledError"),
+        (SystemExit, "SystemExit"),
     ],
 )
 def test_an_error_of_an_odd_kind_holds_up_no_step_of_the_protocol(caplog, error, told):
     """Wherever a sink raises it: behind the decision, in a sweep, in an abort, when handles are
-    fenced. One has no text, the other, of a client that works with asyncio, is no Exception."""
+    fenced. One has no text, and those of a client that works with asyncio, or that ends programs,
+    are no Exceptions."""
     query = Query(
         sinks={
             "a": FakeSink(error(), doubtful, recover=error(), retire=error()),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from onceforall.sinks.kafka.driver.evidence import Marker
-from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
+from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader, _Leaders
 from simulator.brokers.records import Entry
 
 PARTITION = ("out", 0)
@@ -25,7 +25,7 @@ def marker_in(entries, offset=10, others_write=lambda: None, ends=None):
     """
     reader = object.__new__(TransactionReader)
     reader._client = SimpleNamespace(deadline_s=10)
-    reader._leaders_of = lambda topics, *, look: {PARTITION: ("broker", 1)}
+    reader._leaders_of = lambda topics, *, look: _Leaders({PARTITION: ("broker", 1)}, frozenset())
     told = list(ends or ())
 
     def end_offsets(topics, reasons, *, again):
@@ -116,5 +116,6 @@ def test_a_partition_that_is_gone_is_not_one_without_a_leader(monkeypatch):
     reader = TransactionReader(None, None)
     told = {("t", 0): ("127.0.0.1", 9092), ("t", 1): None}
     monkeypatch.setattr(reader, "identify_patiently", lambda topics: None)
-    monkeypatch.setattr(reader, "_leaders_of", lambda topics, look: told)
-    assert reader.leaderless([("t", 0), ("t", 1), ("t", 2), ("gone", 0)]) == [("t", 1)]
+    monkeypatch.setattr(reader, "_leaders_of", lambda topics, look: _Leaders(told, frozenset()))
+    found = reader.leaderless([("t", 0), ("t", 1), ("t", 2), ("gone", 0)])
+    assert found == {("t", 1): "t [1]: no leader at the moment"}

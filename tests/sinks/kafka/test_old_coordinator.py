@@ -283,7 +283,7 @@ def test_a_commit_goes_by_a_confirmation_of_a_moment_ago_only(query, topic, monk
     (confirmed,) = q.sink.confirm([q.prepare(["a"])])
     q.sink._sure_until_s -= ago_s
     asked = []
-    monkeypatch.setattr(outcomes, "withheld", lambda names, reader: asked.extend(names) or {})
+    monkeypatch.setattr(outcomes, "withheld", lambda names, *_: asked.extend(names) or {})
     assert q.commit(confirmed).completed
     assert asked == ([confirmed["name"]] if ago_s else [])
 
