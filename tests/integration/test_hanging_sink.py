@@ -1,61 +1,37 @@
 """A sink of the user's whose sweep, abort or close never returns keeps no query from starting, nor
 from ending."""
 
-import json
 import threading
 
 import pytest
 
 import onceforall as ofa
 from onceforall.driver import closing, sweeper
-from support.own_sink import JsonFileSink
 
 pytestmark = pytest.mark.spark
-OVER = threading.Event()
-
-
-class HangingSink(JsonFileSink):
-    """The sink of the page, of which some calls hang until the test is over."""
-
-    def __init__(self, folder, *calls):
-        super().__init__(folder)
-        self.calls = calls
-
-    def _hang(self, call):
-        if call in self.calls:
-            OVER.wait(120)
-
-    def recover(self, sweep):
-        self._hang("recover")
-        return super().recover(sweep)
-
-    def abort(self, committables):
-        self._hang("abort")
-        super().abort(committables)
-
-    def close(self):
-        self._hang("close")
+REAL = {call: getattr(ofa.FileSink, call) for call in ("recover", "abort", "close")}
 
 
 @pytest.fixture(autouse=True)
-def hanging(monkeypatch):
-    OVER.clear()
+def over(monkeypatch):
+    """What ends the hanging calls: the end of the test."""
     monkeypatch.setattr(sweeper, "SLOW_SWEEP_S", 0.5)
     monkeypatch.setattr(closing, "SLOW_CLOSE_S", 0.5)
-    yield
-    OVER.set()
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.fixture
-def query(source, tmp_path):
-    """Start a query that has such a sink beside another one: ``query(calls, function)``."""
-    (tmp_path / "own").mkdir()
+def query(source, tmp_path, monkeypatch, over):
+    """Start a query with two sinks, of which one hangs in some calls on the driver:
+    ``query(calls)``.
+    """
 
     def made(*calls, fails=False):
-        sinks = {
-            "files": ofa.FileSink(tmp_path / "files", format="json"),
-            "own": HangingSink(tmp_path / "own", *calls),
-        }
+        sinks = {name: ofa.FileSink(tmp_path / name, format="json") for name in ("quick", "slow")}
+        for call in ("recover", "abort", "close"):
+            monkeypatch.setattr(ofa.FileSink, call, hanging(REAL[call], call in calls, over))
 
         @ofa.exactly_once(tmp_path / "cp", sinks=sinks)
         def process(batch, batch_id, transaction):
@@ -75,9 +51,23 @@ def query(source, tmp_path):
     return made
 
 
+def hanging(real, hangs, over):
+    def call(sink, *arguments):
+        if hangs and "/slow'" in repr(sink):
+            over.wait(120)
+        return real(sink, *arguments)
+
+    return call
+
+
 def written(folder):
-    files = folder.glob("own/*.jsonl")
-    return sorted(json.loads(line)["value"] for f in files for line in f.read_text().splitlines())
+    """Return the values in both sinks, which are the same."""
+    quick, slow = (
+        sorted(ofa.read_files(folder / name).to_arrow().column("value").to_pylist())
+        for name in ("quick", "slow")
+    )
+    assert quick == slow
+    return quick
 
 
 def test_a_query_starts_beside_a_sink_whose_sweep_hangs(source, query, tmp_path):

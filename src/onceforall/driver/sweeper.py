@@ -170,29 +170,31 @@ class Sweeper:
         self._beside({name: action}, SLOW_SWEEP_S)
 
     def _beside(self, actions: Mapping[str, Callable[[], object]], within_s: float) -> None:
-        until = time.monotonic() + within_s
+        until, done = time.monotonic() + within_s, set[str]()
         in_turn = logs.carried(self._in_turn)
         threads = {
-            name: start_thread(partial(in_turn, name, action, until), "onceforall-sweep")
+            name: start_thread(partial(in_turn, name, action, until, done), "onceforall-sweep")
             for name, action in actions.items()
         }
         for name, thread in threads.items():
-            if thread is threading.current_thread():
-                continue
-            thread.join(max(0.0, until - time.monotonic()))
-            if thread.is_alive():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+            if name not in done:
                 logger.warning(
                     "sweeping sink %s has not ended in %.0f s, and is no longer waited for",
                     name,
                     within_s,
                 )
 
-    def _in_turn(self, name: str, action: Callable[[], object], until: float) -> None:
+    def _in_turn(
+        self, name: str, action: Callable[[], object], until: float, done: set[str]
+    ) -> None:
         turn = self._turns[name]
         if not turn.acquire(timeout=max(0.0, until - time.monotonic())):
             return  # The one before it goes on, and whoever has waited for that has said so.
         try:
             action()
+            done.add(name)
         finally:
             turn.release()
 
