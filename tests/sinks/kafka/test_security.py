@@ -703,6 +703,8 @@ def test_a_right_that_is_taken_away_before_the_decision_is_named(secured, make, 
     with pytest.raises(SinkUnavailableError, match=named(secured, f"--topic {topic}", "Describe")):
         one.sink.confirm([prepared])
     assert time.monotonic() - start < 5, "nobody looks for leaders first"
+    with pytest.raises(SinkUnavailableError, match=named(secured, f"--topic {topic}", "Describe")):
+        one.sink._connected_reader().end_offsets({topic}, {}, again=True)
     secured.grant(acl)
     assert one.sink.confirm([prepared])
     one.sink.abort([prepared])
