@@ -306,7 +306,7 @@ def test_neither_a_start_nor_an_abort_waits_for_a_sink_whose_sweep_hangs(
 
 
 def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
-    monkeypatch, slow_and_quick
+    monkeypatch, slow_and_quick, caplog
 ):
     run = run_of(Execution(True), {})
     run.is_active = lambda: True
@@ -321,6 +321,8 @@ def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
     for _ in range(3):
         assert slow_and_quick["quick"].begun.acquire(timeout=20)
     assert slow_and_quick["slow"].count == 1
+    # Later turns neither wait for it nor say so again.
+    assert caplog.text.count("has not ended") == 1
     slow_and_quick["slow"].may_end.set()
     for _ in range(3):
         assert slow_and_quick["slow"].begun.acquire(timeout=20)
