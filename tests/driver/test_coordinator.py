@@ -32,9 +32,11 @@ from onceforall.errors import (
     SinkUnavailableError,
     TransactionLostError,
 )
+from onceforall.protocol import decisions as do
 from onceforall.protocol import phases as P
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.protocol.state import RunConfig
+from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import Capabilities, CommitReport, LostTransaction, TwoPhaseCommitSink
 
 
@@ -1113,6 +1115,17 @@ def decided_by_two_tasks():
 
 def rewriting(name="again"):
     return by_tasks(name)
+
+
+def test_a_sweep_of_names_that_the_next_batch_writes_under_is_waited_for_to_its_end():
+    """One that goes on behind would abort what the next batch has decided."""
+    query = Query()
+    coordinator = query.coordinator
+    coordinator._resources = replace(coordinator._resources, patiently=lambda _name, _action: None)
+    own = Sweep("query", "a", 1, own=True)
+    coordinator.pending.append(do.SweepOwn({"a": own}))
+    coordinator.step()
+    assert query.sinks["a"].asked == [("recover", own)]
 
 
 def test_a_lost_transaction_is_fenced_and_written_again_under_a_decision_of_its_own():

@@ -153,7 +153,7 @@ class Resources:
             longer than until the query is asked to stop; TimeoutError when there is no answer by
             then.
         patiently: does what sweeps a sink, given its name, or aborts there; returns also where that
-            has not ended by then, and goes on.
+            takes long, and goes on. Only for what covers no name that is still written under.
     """
 
     log: Log
@@ -444,7 +444,8 @@ class Coordinator:
         return saw.DoneAppended()
 
     def _sweep_own(self, decision: do.SweepOwn) -> None:
-        self._per_sink(decision.sweeps, lambda name: self._sweep(name, decision.sweeps[name]))
+        # To its end, however long that takes: it covers names that the next batch writes under.
+        self._per_sink(decision.sweeps, lambda name: self._sweep_now(name, decision.sweeps[name]))
 
     def _retire(self, decision: do.RetireHandles) -> None:
         def one(name: str) -> None:
