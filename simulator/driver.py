@@ -15,7 +15,7 @@ from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from simulator.store import SimulatedLog
-from simulator.strands import Crew, point
+from simulator.strands import Crew, Strand, point
 from simulator.systems import QUERY, Assignment, Owner, Task
 from simulator.world import digest_of
 
@@ -217,6 +217,7 @@ class Driver:
         self.woken_past = number
         self.sweeps: Mapping[str, Sweep] = {}
         self.sealed_below = 0
+        self._behind: dict[str, Strand] = {}
         self.sinks = {name: system.driver_side() for name, system in world.systems.items()}
         self.crew = Crew(self, world.choose, lambda: world.now_ms, world.pass_time_to)
         self.log = SimulatedLog(world, self.crew.sleep)
@@ -288,7 +289,21 @@ class Driver:
             wait=self.crew.sleep,
             sweeps_changed=self._sweeps_changed,
             now_ms=lambda: self.world.now_ms,
+            patiently=self._patiently,
         )
+
+    def _patiently(self, name: str, action: Callable[[], object]) -> None:
+        """Sweep, or abort; what hangs goes on behind its caller, and until it has ended the sink
+        has no other one, as with a run's ``Sweeper``.
+        """
+        behind = self._behind.get(name)
+        if behind is not None and behind.running:
+            point()
+        elif self.world.whims("a sweep goes on behind"):
+            self.world.count("sweep goes on behind")
+            self._behind[name] = self.crew.spawn(f"behind{self.number}", action)
+        else:
+            action()
 
     def _spark_committed(self) -> int:
         point()

@@ -379,6 +379,8 @@ names_are_taken_before_the_past_is_sealed.options = {
     "roll_after_entries": 3,
     "kinds": ("kafka",),
     "partitions": 1,
+    "generations": 5,
+    "batches": 4,
 }
 
 
@@ -397,6 +399,18 @@ what_stands_in_the_place_of_a_commit_is_taken_for_it.options = {
     "kinds": ("kafka",),
     "partitions": 1,
 }
+
+
+def own_names_are_swept_behind_the_next_batch(patch):
+    def sweep_own(coordinator, decision):
+        coordinator._per_sink(
+            decision.sweeps, lambda name: coordinator._sweep(name, decision.sweeps[name])
+        )
+
+    patch.setitem(Coordinator._executors, do.SweepOwn, (sweep_own, "sweep_own"))
+
+
+own_names_are_swept_behind_the_next_batch.options = {"kinds": ("kafka",), "partitions": 1}
 
 
 MUTANTS = [
@@ -431,4 +445,5 @@ MUTANTS = [
     a_claim_that_was_only_read_is_built_on,
     names_are_taken_before_the_past_is_sealed,
     what_stands_in_the_place_of_a_commit_is_taken_for_it,
+    own_names_are_swept_behind_the_next_batch,
 ]
