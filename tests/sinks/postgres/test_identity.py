@@ -355,6 +355,38 @@ def test_a_merge_that_is_held_while_its_schema_is_renamed_may_still_be_committed
     assert frozen.ids() == [0, 1]
 
 
+@pytest.mark.parametrize("who", ["a start", "the same run"])
+def test_markers_that_were_taken_along_do_not_lead_a_later_batch_back(database, who):
+    """Those of a batch that an upsert began and gave up lie in the schema of before."""
+    before = Query(database, KEYED, mode="upsert", key="id")
+    before.write(1, rows(1))
+    before.sink.close()
+    taken_along(before, "fresh")
+    query = before.successor(mode="staged", staging_schema="fresh")
+    decided = query.prepare(1, rows(1), rows(2))
+    merger = query.sink._committer._merger
+    later = query
+    if who == "the same run":
+        query.execute("SELECT pg_terminate_backend(%s)", merger.held.connection.info.backend_pid)
+    else:
+        merger.release()
+        later = bare_successor(query)
+    assert later.commit(1, decided).retired == tuple(decided)
+    assert query.ids() == [1, 2]
+
+
+def test_a_batch_is_merged_again_while_somebody_locks_the_markers_of_another_query(database):
+    other = Query(database, KEYED, key="id", staging_schema="theirs")
+    other.commit(0, other.prepare(0, rows(7)))
+    query = Query(database, None, key="id")
+    decided = query.prepare(1, rows(1))
+    query.sink._committer._merger.release()
+    with psycopg.connect(database) as ddl:
+        ddl.execute("LOCK TABLE theirs.markers IN ACCESS EXCLUSIVE MODE")
+        assert query.commit(1, decided).retired == tuple(decided)
+    assert query.ids() == [1, 7]
+
+
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
 def test_what_is_gone_while_the_markers_are_in_their_place_is_lost(database, mode):
     query = made(database, mode)

@@ -99,8 +99,10 @@ def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) 
     """
     if oid is not None:
         name = _name_of(connection, oid)
-        if name is not None and name != (owner.schema, TABLE):
-            return ".".join(name)
+        if name is not None:
+            # No other table can have it: the marker is written in this one with the rows. A copy
+            # of what it had before may lie anywhere, with markers of other modes.
+            return None if name == (owner.schema, TABLE) else ".".join(name)
     return next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), None)
 
 
