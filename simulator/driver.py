@@ -292,7 +292,7 @@ class Driver:
             patiently=self._patiently,
         )
 
-    def _patiently(self, name: str, action: Callable[[], object]) -> None:
+    def _patiently(self, name: str, action: Callable[[], bool]) -> None:
         """Sweep, or abort; what hangs goes on behind its caller, and until it has ended the sink
         has no other one, as with a run's ``Sweeper``.
         """

@@ -218,6 +218,18 @@ def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):
     assert checkpoint.start()[2].decided.done
 
 
+def test_a_batch_that_spark_knows_to_be_complete_is_moved_without_its_end(checkpoint, tmp_path):
+    """Without new input no start would add it."""
+    log, generation = checkpoint.live(0)
+    log.append(generation, commit(1))
+    (checkpoint.path / "commits").mkdir(exist_ok=True)
+    (checkpoint.path / "commits" / "1").touch()
+    checkpoint.move(tmp_path / "elsewhere")
+    assert checkpoint.bound().location is not None
+    decided = checkpoint.start()[2].decided
+    assert (decided.commit.batch, decided.done) == (1, False)
+
+
 def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp_path):
     checkpoint.live(0)
     with pytest.raises(OptionError, match="in the checkpoint"):

@@ -307,6 +307,40 @@ def test_neither_a_start_nor_an_abort_waits_for_a_sink_whose_sweep_hangs(
     assert again.wait(20)
 
 
+def test_the_end_of_a_process_waits_for_an_abort_that_goes_on_and_repeats_what_failed(
+    monkeypatch, slow_and_quick
+):
+    """Else the program ends in the middle of it, and what it holds stays until the next start."""
+    run = run_of(Execution(True), {})
+    run._coordinator.settled = lambda seconds: True
+    run._forget_aborted = lambda: None
+    run._sweeper = sweeps = sweeper_of(run)
+    sweeps._sinks = slow_and_quick
+    sweeps.repeat({name: Sweep("query", name, 3) for name in slow_and_quick}, 3)
+    monkeypatch.setattr(sweeper, "SLOW_SWEEP_S", 0.05)
+    slow, quick = slow_and_quick["slow"], slow_and_quick["quick"]
+
+    def abort():
+        slow.begun.release()
+        assert slow.may_end.wait(60)
+        slow.told.append("aborted")
+        return True
+
+    sweeps.patiently("slow", abort)
+    sweeps.patiently("quick", lambda: True)
+    ending = threading.Thread(target=run.settle, args=(time.monotonic() + 60,))
+    ending.start()
+    assert not slow.told
+    slow.may_end.set()
+    ending.join(20)
+    assert slow.told == ["aborted", "swept"]
+    assert quick.told == []
+    sweeps.patiently("quick", lambda: False)
+    for _ in range(2):
+        run.settle(time.monotonic() + 60)
+    assert (slow.told, quick.told) == (["aborted", "swept"], ["swept"])
+
+
 def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
     monkeypatch, slow_and_quick, caplog
 ):

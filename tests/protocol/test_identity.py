@@ -84,12 +84,33 @@ def test_a_target_must_have_the_last_batch_that_is_complete_there(
 
 
 def test_a_target_is_behind_only_when_it_certainly_lacks_the_batch():
-    assert identity.judge_reach("a", 3, "MySink()", holds=True) is None
-    assert identity.judge_reach("a", 3, "MySink()", holds=None) is None
-    refusal = identity.judge_reach("a", 3, "MySink()", holds=False)
+    def judged(holds):
+        return identity.judge_reach({"a": 3}, {"a": holds}, {"a": "MySink()"})
+
+    assert judged(True) is None
+    assert judged(None) is None
+    refusal = judged(False)
     assert refusal.message.startswith("Sink a is behind the commit log: batch 3 is complete there")
     assert "by the log, and MySink() doesn't have it." in refusal.message
     assert "onceforall.adoptTarget=a goes on" in refusal.message
+
+
+def test_a_refusal_names_all_targets_that_are_to_be_adopted():
+    """One that named the first alone would lead in circles: the next start names the other."""
+    holds, shown = {"a": False, "b": True, "c": False}, dict.fromkeys("abc", "MySink()")
+    behind = identity.judge_reach({"a": 3, "b": 3, "c": 4}, holds, shown, ["d"])
+    assert "Sink a is behind the commit log: batch 3 is complete there" in behind.message
+    assert "Sink c is behind the commit log: batch 4 is complete there" in behind.message
+    assert "Sink b" not in behind.message
+    assert "onceforall.adoptTarget=a,c,d goes on once" in behind.message
+    known = {name: Target(HERE, 3) for name in "abc"}
+    others = identity.judge(known, {"a": THERE, "b": HERE, "c": None}, adopting=["d"])
+    assert "Sink a: the last decision" in others.message
+    assert "Sink c: the last decision" in others.message
+    assert "Sink b" not in others.message
+    assert others.message.endswith(
+        "give the sinks another name, or start once with onceforall.adoptTarget=a,c,d."
+    )
 
 
 def kinds_of_past(done=False, kind="files", **changes):

@@ -152,8 +152,9 @@ class Resources:
         within: does what may wait for the log's store, for so many seconds at most, and not much
             longer than until the query is asked to stop; TimeoutError when there is no answer by
             then.
-        patiently: does what sweeps a sink, given its name, or aborts there; returns also where that
-            takes long, and goes on. Only for what covers no name that is still written under.
+        patiently: does what sweeps a sink, given its name, or aborts there, and tells whether it
+            did; returns also where that takes long, and goes on. Only for what covers no name that
+            is still written under.
     """
 
     log: Log
@@ -166,7 +167,7 @@ class Resources:
     batch_done: Callable[[int], None] = lambda _: None
     now_ms: Callable[[], int] = lambda: int(clock.now_s() * 1000)
     within: Callable[[Callable[[], Any], float], Any] = lambda action, _seconds: action()
-    patiently: Callable[[str, Callable[[], object]], object] = lambda _name, action: action()
+    patiently: Callable[[str, Callable[[], bool]], object] = lambda _name, action: action()
 
 
 _RAISED = (*SINK_ERRORS, KeyboardInterrupt, GeneratorExit)
@@ -463,14 +464,14 @@ class Coordinator:
         if writer is not None:
             self._best_effort("waiting for the tasks of the aborted attempt", writer.wait_for_tasks)
 
-        def abort(name: str) -> None:
+        def abort(name: str) -> bool:
             committables = decision.committables.get(name, ())
             if committables:
                 self._best_effort(
                     f"aborting on sink {name}",
                     partial(self._resources.sinks[name].abort, committables),
                 )
-            self._sweep_now(name, decision.sweeps[name])
+            return self._sweep_now(name, decision.sweeps[name])
 
         self._per_sink(
             decision.sweeps, lambda name: self._resources.patiently(name, partial(abort, name))
@@ -604,17 +605,19 @@ class Coordinator:
     def _sweep(self, name: str, sweep: Sweep) -> None:
         self._resources.patiently(name, partial(self._sweep_now, name, sweep))
 
-    def _sweep_now(self, name: str, sweep: Sweep) -> None:
-        self._best_effort(
+    def _sweep_now(self, name: str, sweep: Sweep) -> bool:
+        return self._best_effort(
             f"sweeping sink {name}", partial(swept, self._resources.sinks[name], sweep)
         )
 
     @staticmethod
-    def _best_effort(what: str, action: Callable[[], object]) -> None:
+    def _best_effort(what: str, action: Callable[[], object]) -> bool:
         try:
             action()
         except SINK_ERRORS as error:  # a sweep repeats it; nothing rests on this one
             logger.warning("%s did not succeed and is tried again later: %s", what, text_of(error))
+            return False
+        return True
 
     def _per_sink(self, names: Mapping[str, object], one: Callable[[str], T]) -> dict[str, T]:
         def told(name: str) -> T:

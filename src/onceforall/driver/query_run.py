@@ -524,7 +524,7 @@ class QueryRun:
         if not self._coordinator.settled(until_s - time.monotonic()):
             return
         # Where the process ends now, this sweep is the last until the next start.
-        self._sweeper.sweep_all(self._coordinator.leftovers(), until_s - time.monotonic())
+        self._sweeper.settle(self._coordinator.leftovers(), until_s - time.monotonic())
         # The store of the kept rows may be away; they cost space only.
         with suppress(TimeoutError):
             self._within(self._forget_aborted, until_s - time.monotonic())

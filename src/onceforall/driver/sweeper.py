@@ -67,6 +67,7 @@ class Sweeper:
         self._sealed_below = 0
         self._is_clean = True
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._not_swept: set[str] = set()
         self._changed = threading.Event()
         self._closed = threading.Event()
 
@@ -88,6 +89,17 @@ class Sweeper:
         self._sweeps, self._sealed_below = sweeps, sealed_below
         self._is_clean = False
         self._changed.set()
+
+    def settle(self, leftovers: Mapping[str, Sweep], within_s: float) -> None:
+        """Sweep once more when the process ends: what late task attempts may have opened; and where
+        the last sweep or abort failed or goes on, behind it.
+
+        Args:
+            leftovers: sweeps with the run's own generation; none where it left nothing.
+            within_s: for so many seconds it is waited for.
+        """
+        again = {name: s for name, s in self._sweeps.items() if name in self._not_swept}
+        self.sweep_all(leftovers or again, within_s)
 
     def soon(self) -> None:
         """Sweep soon, for a batch has failed: the run may have ended, and a sink may hold a
@@ -155,19 +167,30 @@ class Sweeper:
         """
         # Each on its own: one that is away must not hold back the others.
         self._beside(
-            {name: partial(self._sweep, name, sweep) for name, sweep in sweeps.items()},
+            {
+                name: partial(self._noting, name, partial(self._sweep, name, sweep))
+                for name, sweep in sweeps.items()
+            },
             SLOW_SWEEP_S if within_s is None else within_s,
         )
 
-    def patiently(self, name: str, action: Callable[[], object]) -> None:
+    def patiently(self, name: str, action: Callable[[], bool]) -> None:
         """Sweep a sink, or abort there, in the order of others who do so; what takes longer than
         ``SLOW_SWEEP_S`` goes on, and is no longer waited for.
 
         Args:
             name: of the sink.
-            action: what raises nothing.
+            action: tells whether it succeeded, and raises nothing.
         """
-        self._beside({name: action}, SLOW_SWEEP_S)
+        # At once: its turn may not come.
+        self._not_swept.add(name)
+        self._beside({name: partial(self._noting, name, action)}, SLOW_SWEEP_S)
+
+    def _noting(self, name: str, action: Callable[[], bool]) -> None:
+        if action():
+            self._not_swept.discard(name)
+        else:
+            self._not_swept.add(name)
 
     def _beside(self, actions: Mapping[str, Callable[[], object]], within_s: float) -> None:
         until, done = time.monotonic() + within_s, set[str]()
@@ -198,7 +221,7 @@ class Sweeper:
         finally:
             turn.release()
 
-    def _sweep(self, name: str, sweep: Sweep) -> None:
+    def _sweep(self, name: str, sweep: Sweep) -> bool:
         try:
             failpoints.hit("sweeper.before")
             with logs.about(sink=name):
@@ -206,6 +229,8 @@ class Sweeper:
             failpoints.hit("sweeper.after")
         except SINK_ERRORS as error:  # the next turn does it
             logger.warning("sweeping sink %s is tried again later: %s", name, text_of(error))
+            return False
+        return True
 
     def _clean(self) -> None:
         try:

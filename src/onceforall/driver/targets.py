@@ -95,17 +95,18 @@ def check_targets(
         for name, target in targets.items()
         if target.identity is not None
     }
-    refusal = identity.judge(targets, found, {name: repr(sink) for name, sink in sinks.items()})
+    shown = {name: repr(sink) for name, sink in sinks.items()}
+    refusal = identity.judge(targets, found, shown, adopt)
     if refusal is not None:
         raise refusal.error(refusal.message)
     must_have = identity.complete_batches(decided, targets, committed)
-    for name, batch in must_have.items():
-        start = replace(starts[name], place=targets[name].place_of(batch))
-        refusal = identity.judge_reach(
-            name, batch, repr(sinks[name]), holds=sinks[name].holds(start, batch)
-        )
-        if refusal is not None:
-            raise refusal.error(refusal.message)
+    holds = {
+        name: sinks[name].holds(replace(starts[name], place=targets[name].place_of(batch)), batch)
+        for name, batch in must_have.items()
+    }
+    refusal = identity.judge_reach(must_have, holds, shown, adopt)
+    if refusal is not None:
+        raise refusal.error(refusal.message)
     return found
 
 

@@ -194,11 +194,11 @@ def copy_log(
     claim = Claim(query_id, f"move-{uuid.uuid4()}", str(path), owner, **asdict(here), kinds=kinds)
     generation = log.claim(claim).generation
     decided = log.seal_below(generation).decided
-    if decided is not None and not decided.done:
+    if decided is not None and not decided.is_complete(spark_checkpoint.last_committed(path)):
         raise CheckpointMismatchError(
             f"Batch {decided.commit.batch} is decided and not known to be complete on its sinks. "
-            "Start the query once more, for instance with trigger(availableNow=True), and move the "
-            "log after that. Nothing was moved."
+            "Start the query once more, for instance with trigger(availableNow=True), and repeat "
+            "the command after that. Nothing was moved."
         )
     oldest = log.oldest_generation()
     ask = Creator(target, PAUSES_MS, time.sleep)

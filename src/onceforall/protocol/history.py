@@ -47,6 +47,15 @@ class Decided:
         """The permit to commit what it names."""
         return CommitPermit(self.generation, self.index, self.commit.batch)
 
+    def is_complete(self, spark_committed: int) -> bool:
+        """Tell whether it is known to be complete on every sink: by its DONE, or by Spark's commit
+        log, which has a batch only after foreachBatch returned.
+
+        Args:
+            spark_committed: the last batch there.
+        """
+        return self.done or spark_committed >= self.commit.batch
+
 
 @dataclass(frozen=True)
 class History:

@@ -67,6 +67,7 @@ def judge(
     targets: Mapping[str, Target],
     found: Mapping[str, Identity | None],
     shown: Mapping[str, str] | None = None,
+    adopting: Iterable[str] = (),
 ) -> Refusal | None:
     """Compare what the last decision knows of the targets with what is found.
 
@@ -74,10 +75,12 @@ def judge(
         targets: of the last decision.
         found: per sink; None: there is no such target. Sinks that are not in here are not compared.
         shown: how to show a sink, where that is more than its name.
+        adopting: the sinks whose targets are adopted already.
 
     Returns:
-        None when they are the same, as far as both know.
+        None when they are the same, as far as both know; else what names all that aren't.
     """
+    others = []
     for sink, identity in found.items():
         target = targets.get(sink)
         if target is None or target.identity is None or _same(target.identity, identity):
@@ -88,16 +91,29 @@ def judge(
             if identity is None
             else _text(identity)
         )
-        return Refusal(
-            CheckpointMismatchError,
+        told = (
             f"Sink {sink}: the last decision that names it wrote to {_text(target.identity)}, and "
-            f"{where} now leads to {now}. Nothing was "
-            "created or written there. Mount the volume, or put back the address or the system "
-            "that was there. If the target was replaced "
-            "on purpose, give the sink another name, or start once with "
-            f"onceforall.adoptTarget={sink}.",
+            f"{where} now leads to {now}. "
         )
-    return None
+        others.append((sink, told))
+    if not others:
+        return None
+    is_one = len(others) == 1
+    return Refusal(
+        CheckpointMismatchError,
+        f"{''.join(told for _, told in others)}Nothing was "
+        "created or written there. Mount the volume, or put back the address or the system "
+        f"that was there. If the target{'' if is_one else 's'} {'was' if is_one else 'were'} "
+        f"replaced on purpose, give the sink{'' if is_one else 's'} another name, or start once "
+        f"with {_adopting(adopting, others)}.",
+    )
+
+
+def _adopting(before: Iterable[str], others: Iterable[tuple[str, str]]) -> str:
+    """Return the option with all sinks that it needs: one that named some of them only would be
+    answered with the name of another one.
+    """
+    return f"onceforall.adoptTarget={','.join(sorted({*before, *(sink for sink, _ in others)}))}"
 
 
 def _same(before: Identity, now: Identity | None) -> bool:
@@ -130,7 +146,7 @@ def judge_kinds(
         kinds: per sink of the query; a sink that is not in here is not compared.
         spark_committed: the last batch in Spark's commit log: it is complete on every sink.
     """
-    if decided is None or decided.done or spark_committed >= decided.commit.batch:
+    if decided is None or decided.is_complete(spark_committed):
         return None
     other = of_another_kind(decided.commit, kinds)
     if not other:
@@ -178,7 +194,7 @@ def complete_batches(
     if decided is None:
         return {}
     last = decided.commit.batch
-    is_complete = decided.done or spark_committed >= last
+    is_complete = decided.is_complete(spark_committed)
     found = {
         sink: target.batch if is_complete or target.batch != last else target.after
         for sink, target in targets.items()
@@ -186,25 +202,37 @@ def complete_batches(
     return {sink: batch for sink, batch in found.items() if batch is not None}
 
 
-def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Refusal | None:
-    """Judge whether a target is behind the log.
+def judge_reach(
+    must_have: Mapping[str, int],
+    holds: Mapping[str, bool | None],
+    shown: Mapping[str, str],
+    adopting: Iterable[str] = (),
+) -> Refusal | None:
+    """Judge whether targets are behind the log.
 
     Args:
-        sink: its name.
-        batch: one of ``complete_batches``.
-        shown: how to show the sink.
-        holds: whether the target has that batch; None: it can't tell.
+        must_have: a batch per sink: ``complete_batches``.
+        holds: whether the sink's target has that batch; None: it can't tell.
+        shown: how to show the sinks.
+        adopting: the sinks whose targets are adopted already.
     """
-    if holds is not False:
+    behind = []
+    for sink, batch in must_have.items():
+        if holds[sink] is False:
+            told = (
+                f"Sink {sink} is behind the commit log: batch {batch} is complete there by the "
+                f"log, and {shown[sink]} doesn't have it. "
+            )
+            behind.append((sink, told))
+    if not behind:
         return None
     return Refusal(
         CheckpointMismatchError,
-        f"Sink {sink} is behind the commit log: batch {batch} is complete there by the log, and "
-        f"{shown} doesn't have it. It was restored from an "
+        f"{''.join(told for _, told in behind)}It was restored from an "
         "older backup, what it keeps for itself was deleted, or the batch was closed with "
         "onceforall.inDoubt=committed. Put the newer state back. If "
         "there is none, "
-        f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches "
+        f"{_adopting(adopting, behind)} goes on once with what is there: the rows of the batches "
         "in between stay missing, and a decided batch that was not complete is "
         "written again, also if its rows are there, or stops in doubt: then give "
         "onceforall.inDoubt beside it.",

@@ -97,7 +97,9 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     if passed is not None and event.spark_committed == asked.batch - 1:
         return stop(run, passed.error, passed.message)
     refusal = identity.judge_kinds(decided, run.config.kinds, event.spark_committed)
-    refusal = refusal or identity.judge(identity.known(run), run.config.identities)
+    refusal = refusal or identity.judge(
+        identity.known(run), run.config.identities, adopting=run.config.adopt_targets
+    )
     if refusal is not None:
         return stop(run, refusal.error, refusal.message)
     if decided is None or decided.done:

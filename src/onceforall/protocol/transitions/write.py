@@ -120,7 +120,11 @@ def check_prepared(
             message = messages.too_slow(request.batch, event.elapsed_ms, timeout_ms, reserve_ms)
             return run, None, abort(run, event.committables, BatchTooSlowError, message)
         not_after_ms = event.began_ms + timeout_ms - reserve_ms
-    refusal = identity.judge(identity.known(run), identity.confirmed(event.committables))
+    refusal = identity.judge(
+        identity.known(run),
+        identity.confirmed(event.committables),
+        adopting=run.config.adopt_targets,
+    )
     if refusal is not None:
         return run, None, abort(run, event.committables, refusal.error, refusal.message)
     return run, not_after_ms, None
