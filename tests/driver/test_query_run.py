@@ -339,6 +339,11 @@ def test_the_end_of_a_process_waits_for_an_abort_that_goes_on_and_repeats_what_f
     for _ in range(2):
         run.settle(time.monotonic() + 60)
     assert (slow.told, quick.told) == (["aborted", "swept"], ["swept"])
+    del quick.begun  # Its next sweep fails, in a turn of the background.
+    sweeps.sweep_all({"quick": Sweep("query", "quick", 3)})
+    quick.begun = threading.Semaphore(0)
+    run.settle(time.monotonic() + 60)
+    assert quick.told == ["swept"] * 2
 
 
 def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(
