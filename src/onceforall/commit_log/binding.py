@@ -208,7 +208,7 @@ def find(
             first,
             keep_ends=pointer is not None and pointer.keep_ends,
         )
-    if here and not pointer.from_home and not _lay_here(home):
+    if here and not _lay_here(home):
         raise CheckpointMismatchError(
             f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a "
             f"pointer to another one in {pointer.location}. "
@@ -250,7 +250,8 @@ def _names_it(wanted: str, location: str) -> bool:
 
 def _lay_here(home: Store) -> bool:
     """Tell whether an earlier log of the checkpoint lies in its home: one from which it was
-    detached. Whoever was late there has claimed generations above, which the newest log has, too.
+    detached, or that was moved away. Whoever was late there has claimed generations above, which
+    the newest log has, too.
     """
     return any(
         each.from_home or (each.location is None and each.below is None and each.moving is None)
