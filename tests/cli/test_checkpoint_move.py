@@ -14,6 +14,7 @@ import pytest
 
 from cli.test_log_move import PROGRAM, QUERY, Checkpoint
 from commit_log.building import commit, open_log
+from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.remote import RemoteStore
@@ -119,6 +120,15 @@ def test_a_checkpoint_is_moved_and_the_query_goes_on_there(checkpoint, tmp_path)
     assert new.start()[2].decided.commit == commit(3)
 
 
+def test_a_checkpoint_that_was_renamed_is_moved_where_that_is_said(checkpoint, tmp_path):
+    checkpoint.live(0)
+    renamed = checkpoint.path.rename(tmp_path / "renamed")
+    with pytest.raises(CheckpointMismatchError, match=r"copied or moved.*--adopt-checkpoint"):
+        move_checkpoint(str(renamed), str(tmp_path / "there"))
+    moved = move_checkpoint(str(renamed), str(tmp_path / "there"), adopt_checkpoint=True)
+    assert (moved.entries, (tmp_path / "there" / "metadata").exists()) > (0, False)
+
+
 def test_a_run_that_is_alive_is_fenced(checkpoint, tmp_path):
     log, generation = checkpoint.live(0)
     new, _ = checkpoint.move(tmp_path / "new")
@@ -197,9 +207,9 @@ def test_state_of_a_run_that_decides_while_the_move_begins_goes_along(tmp_path, 
     assert "state" in mending.mend(old.path).steps[0]
     copy_log = moving.copy_log
 
-    def late(*arguments):
+    def late(*arguments, **adopt):
         decide()
-        return copy_log(*arguments)
+        return copy_log(*arguments, **adopt)
 
     monkeypatch.setattr(moving, "copy_log", late)
     new, _ = old.move(tmp_path / "new")
@@ -677,3 +687,15 @@ def test_by_the_command_to_s3_and_back(checkpoint, tmp_path, s3_server, s3_bucke
     moved(url, str(back.path))
     assert_same(back, checkpoint)
     assert back.start()[2].decided.commit == commit(3, "g3")
+
+
+def test_a_checkpoint_that_is_older_than_its_log_is_not_called_whole(tmp_path, capsys):
+    """Each start refuses it, and sends its operator to this command."""
+    checkpoint = Whole(tmp_path)
+    checkpoint.live(0, 1, 2, 3)
+    assert main(["checkpoint", "mend", str(checkpoint.path)]) == 1
+    said = capsys.readouterr().out
+    assert (
+        "Batch 3 is decided in the commit log, and Spark's folder offsets ends at batch 0" in said
+    )
+    assert "Nothing is to be mended" not in said

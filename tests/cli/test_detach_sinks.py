@@ -90,7 +90,9 @@ def test_a_folder_that_is_not_the_last_decisions_is_not_touched_until_it_is_adop
     assert not (tmp_path / "out").exists()
     with pytest.raises(OptionError, match="no sink of this query"):
         detach(path, {"out": make()}, adopt_target=["other"])
-    assert detach(path, {"out": make()}, adopt_target=["out"]).log is not None
+    with pytest.raises(OptionError, match="adoptTarget=other names no sink"):
+        detach(path, {"out": make()}, adopt_target="out,other")
+    assert detach(path, {"out": make()}, adopt_target=" out, ").log is not None
 
 
 @pytest.mark.postgres

@@ -12,6 +12,7 @@ import pytest
 
 from commit_log.building import commit, open_log
 from commit_log.stores import Actor, MemoryStore
+from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
 from onceforall.commit_log.creating import Creator
 from onceforall.commit_log.floors import Floors
@@ -228,6 +229,18 @@ def test_a_batch_that_spark_knows_to_be_complete_is_moved_without_its_end(checkp
     assert checkpoint.bound().location is not None
     decided = checkpoint.start()[2].decided
     assert (decided.commit.batch, decided.done) == (1, False)
+
+
+def test_the_log_of_a_checkpoint_that_was_renamed_is_moved_where_that_is_said(checkpoint, tmp_path):
+    """No start takes the new name over before a batch comes."""
+    checkpoint.live(0)
+    renamed = checkpoint.path.rename(tmp_path / "renamed")
+    target = str(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointMismatchError, match=r"copied or moved.*--adopt-checkpoint"):
+        move_log(str(renamed), target)
+    assert main(["log", "move", str(renamed), target, "--adopt-checkpoint"]) == 0
+    checkpoint.path, checkpoint.home = renamed, renamed / "onceforall"
+    assert checkpoint.start()[2].decided.commit.batch == 0
 
 
 def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp_path):

@@ -92,7 +92,8 @@ def test_a_target_is_behind_only_when_it_certainly_lacks_the_batch():
     refusal = judged(False)
     assert refusal.message.startswith("Sink a is behind the commit log: batch 3 is complete there")
     assert "by the log, and MySink() doesn't have it." in refusal.message
-    assert "onceforall.adoptTarget=a goes on" in refusal.message
+    assert "onceforall.adoptTarget=a, until a batch was written, goes on" in refusal.message
+    assert "save that first" in refusal.message
 
 
 def test_a_refusal_names_all_targets_that_are_to_be_adopted():
@@ -102,15 +103,18 @@ def test_a_refusal_names_all_targets_that_are_to_be_adopted():
     assert "Sink a is behind the commit log: batch 3 is complete there" in behind.message
     assert "Sink c is behind the commit log: batch 4 is complete there" in behind.message
     assert "Sink b" not in behind.message
-    assert "onceforall.adoptTarget=a,c,d goes on once" in behind.message
+    assert "onceforall.adoptTarget=a,c,d, until a batch was written, goes on" in behind.message
     known = {name: Target(HERE, 3) for name in "abc"}
     others = identity.judge(known, {"a": THERE, "b": HERE, "c": None}, adopting=["d"])
     assert "Sink a: the last decision" in others.message
     assert "Sink c: the last decision" in others.message
     assert "Sink b" not in others.message
     assert others.message.endswith(
-        "give the sinks another name, or start once with onceforall.adoptTarget=a,c,d."
+        "give the sinks another name, or start with onceforall.adoptTarget=a,c,d until a batch was "
+        "written."
     )
+    waiting = identity.judge(known, {"a": THERE}, is_complete=False)
+    assert "another name" not in waiting.message
 
 
 def kinds_of_past(done=False, kind="files", **changes):

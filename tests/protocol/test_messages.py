@@ -27,10 +27,13 @@ TEXTS = [
         messages.passed_on(41, 52, GONE),
         ["Batch 41 is", "and 3 of", f"first {FIRST};", "asks for batch 52,", "batch 41 can't", "giveUp:41 "],
     ),
-    (messages.unproven(41, GONE), ["Batch 41 is", "became of 3 of", f"first is {FIRST}."]),
+    (
+        messages.unproven(41, GONE, ["onceforall.adoptTarget=a"]),
+        ["Batch 41 is", "became of 3 of", f"first is {FIRST}; 2 are of sink clicks, the first tx-2: it was", "all of them", "needs onceforall.adoptTarget=a, too"],
+    ),
     (
         messages.not_replayed(replace(commit(4), batch=41), "2 rows now"),
-        ["decided batch 41 is", "decided. 2 rows now, then", "giveUp:41 (the", "writeAll:41 (each"],
+        ["decided batch 41 is", "decided. 2 rows now, then", "giveUp:41 (all lost", "writeAll:41 (each"],
     ),
     (messages.changed_since(41, "task 3"), ["batch 41 is", "rows (task 3).", "giveUpUnseen:41."]),
     (messages.no_replay(41, "no file"), ["batch 41 is", "replayed: no file. Mend", "giveUpUnseen:41."]),
@@ -42,7 +45,8 @@ TEXTS = [
         messages.in_another_order(41, ["orders/1", "clicks/0"]),
         ["batch 41 is", "the writes orders/1, clicks/0 (sink", "giveUp:41."],
     ),
-    (messages.whole_differs(41, "2 rows now"), ["batch 41 were", "decided (2 rows now)."]),
+    (messages.whole_differs(41, "2 rows now"), ["batch 41 were", "decided (2 rows now). These are written"]),
+    (messages.diverged(41, "2 rows now", fails=False), ["batch 41 did", "decided (2 rows now). The sinks hold", "comes from the replay."]),
     (
         messages.too_slow(41, 5600, 7100, 2300),
         ["Batch 41 took 5.6 s,", "time out after 7.1 s,", "of which 2.3 s must"],
@@ -78,6 +82,26 @@ def test_what_sinks_have_said_stands_last_and_of_those_alone_that_are_waited_for
     assert text.endswith("orders said last: no route\nto the host")
     assert "clicks said" not in text
     assert "another" not in text
+
+
+def test_a_query_with_state_is_told_that_giving_rows_up_does_not_replay_it():
+    for text in (messages.no_replay, messages.not_written_again):
+        for stateful in (False, True):
+            said = "needs the batch replayed all the same" in text(41, "x", stateful=stateful)
+            assert said == stateful
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_divergence_that_stops_the_query_says_that_nothing_is_written_and_what_goes_on(lost):
+    stops = messages.diverged(41, "2 rows now", fails=True, lost=lost)
+    goes_on = messages.diverged(41, "2 rows now", fails=False, lost=lost)
+    assert "Nothing is written" in stops
+    assert stops.endswith("start once with onceforall.onDivergence=warn.")
+    assert "now comes from the replay" in goes_on
+    assert ("is lost" in stops) == ("is lost" in goes_on) == lost
+    whole = messages.whole_differs(41, "2 rows now", fails=True)
+    assert "Nothing is written" in whole
+    assert whole.endswith("onceforall.onDivergence=warn.")
 
 
 def test_each_text_is_tried_here():

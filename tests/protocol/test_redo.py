@@ -837,6 +837,21 @@ def test_what_is_open_is_written_again_whatever_is_said_of_others():
         assert walk.decisions == (do.FenceLost({"a": again}),)
 
 
+def test_options_for_one_start_are_named_together_until_a_decision_has_them():
+    """Each error that names its own alone would lead from one to the other, for ever."""
+    adopted = {"adopt_targets": frozenset("ba")}
+    walk = in_doubt(**adopted)
+    assert "Each start needs onceforall.adoptTarget=a,b, too" in walk.only(do.StopRun).message
+    both = looking(in_doubt="aborted", **adopted).feed(saw.DigestsTaken(OTHER))
+    assert "needs onceforall.adoptTarget=a,b and onceforall.inDoubt=aborted, too" in (
+        both.only(do.StopRun).message
+    )
+    done = (
+        Walk(**adopted).committing().feed(saw.SinksCommitted({"a": answers(lost=[handle("a0")])}))
+    )
+    assert "Each start needs" not in done.only(do.StopRun).message
+
+
 @pytest.mark.parametrize("in_doubt", [None, "aborted"])
 def test_a_redo_that_stops_says_what_each_start_needs_until_it_succeeds(in_doubt):
     stopped = [

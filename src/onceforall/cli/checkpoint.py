@@ -48,6 +48,12 @@ def add_commands(groups: Any) -> None:
     )
     move.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
     move.add_argument("to", metavar="URL", help="an empty folder on a disk or a store")
+    move.add_argument(
+        "--adopt-checkpoint",
+        action="store_true",
+        help="the checkpoint was moved or renamed by other means, and the old one will never run "
+        "again",
+    )
     add_store_settings(move)
     move.set_defaults(run=_move)
 
@@ -65,17 +71,22 @@ def _mend(arguments: argparse.Namespace) -> int:
     if done.dry_run and done.steps:
         print("Nothing is changed; this is what would be done:")
     for step in done.steps or (
-        "Nothing is to be mended: Spark's files are as the commit log says.",
+        done.amiss or "Nothing is to be mended: Spark's files are as the commit log says.",
     ):
         print(step)
-    return 0
+    return 1 if done.amiss else 0
 
 
 def _move(arguments: argparse.Namespace) -> int:
     from onceforall.operate.moving_checkpoint import move_checkpoint
 
     settings = store_settings(arguments)
-    moved = move_checkpoint(arguments.checkpoint, arguments.to, settings=settings)
+    moved = move_checkpoint(
+        arguments.checkpoint,
+        arguments.to,
+        adopt_checkpoint=arguments.adopt_checkpoint,
+        settings=settings,
+    )
     print(
         f"The checkpoint lies in {moved.location} now ({moved.files} of Spark's files, "
         f"{moved.entries} entries of the commit log). Start the query with that "

@@ -29,6 +29,12 @@ def add_commands(groups: Any) -> None:
         "hidden name. It may be repeated. Ends with 0 when "
         "nothing is wrong any more, else with 1.",
     )
+    mend.add_argument(
+        "--id",
+        metavar="ID",
+        help="write the file folder.json again, where it is missing, with this id: the one that "
+        "the query's error names",
+    )
     mend.set_defaults(run=_mend)
     for command in (check, mend):
         command.add_argument("folder", metavar="FOLDER", help="the folder that FileSink was given")
@@ -60,7 +66,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _mend(arguments: argparse.Namespace) -> int:
     from onceforall.sinks.files.reading.mending import mend_files
 
-    found = mend_files(arguments.folder, storage=_storage(arguments))
+    found = mend_files(arguments.folder, folder=arguments.id, storage=_storage(arguments))
     for finding in found:
         print(finding)
     if not found:

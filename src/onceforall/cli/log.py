@@ -23,6 +23,12 @@ def add_commands(groups: Any) -> None:
     )
     move.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
     move.add_argument("to", metavar="URL", help="an empty folder on a disk or a store")
+    move.add_argument(
+        "--adopt-checkpoint",
+        action="store_true",
+        help="the checkpoint was moved or renamed by other means, and the old one will never run "
+        "again",
+    )
     add_store_settings(move)
     move.set_defaults(run=_move)
 
@@ -31,7 +37,12 @@ def _move(arguments: argparse.Namespace) -> int:
     from onceforall.operate.moving import move_log
 
     settings = store_settings(arguments)
-    moved = move_log(arguments.checkpoint, arguments.to, settings=settings)
+    moved = move_log(
+        arguments.checkpoint,
+        arguments.to,
+        adopt_checkpoint=arguments.adopt_checkpoint,
+        settings=settings,
+    )
     print(
         f"The commit log lies in {moved.location} now ({moved.entries} entries). Start the query "
         "as before: the checkpoint points there."

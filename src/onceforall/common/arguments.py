@@ -197,6 +197,17 @@ def names(
     return listed
 
 
+def sinks(name: str, value: object) -> tuple[str, ...]:
+    """Return names of sinks, which may stand in one text, separated by commas, as the option has
+    them and errors show them.
+
+    Raises:
+        OptionError: it is neither that nor a list of texts.
+    """
+    given = names(name, value, "the names of sinks, as a list of texts")
+    return tuple(part.strip() for each in given for part in each.split(",") if part.strip())
+
+
 def mapping(name: str, value: object, expected: str) -> dict[str, Any]:
     """Return a mapping whose keys are texts, as a dictionary.
 

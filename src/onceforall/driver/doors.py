@@ -151,7 +151,7 @@ def exactly_once(
         redo,
         in_doubt,
         lost_rows,
-        arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts"),
+        arguments.sinks("adopt_target", adopt_target),
         store or {},
     )
     location = arguments.path("checkpoint", checkpoint)

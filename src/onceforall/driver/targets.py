@@ -96,7 +96,9 @@ def check_targets(
         if target.identity is not None
     }
     shown = {name: repr(sink) for name, sink in sinks.items()}
-    refusal = identity.judge(targets, found, shown, adopt)
+    refusal = identity.judge(
+        targets, found, shown, adopt, is_complete=decided.is_complete(committed)
+    )
     if refusal is not None:
         raise refusal.error(refusal.message)
     must_have = identity.complete_batches(decided, targets, committed)

@@ -65,6 +65,7 @@ def move_log(
     checkpoint: str | os.PathLike[str],
     to: str | os.PathLike[str],
     *,
+    adopt_checkpoint: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Moved:
     """Move the commit log of a stopped query, and make its checkpoint point there.
@@ -79,6 +80,8 @@ def move_log(
         checkpoint: the query's checkpoint.
         to: where the log is to lie: an absolute path or a URL, of a folder that is empty or not
             there, outside of the checkpoint.
+        adopt_checkpoint: the checkpoint was moved or renamed by other means, and the old one will
+            never run again.
         settings: how stores are reached, by the names of ``onceforall.store.*``.
 
     Raises:
@@ -108,7 +111,7 @@ def move_log(
     unfinished = moved_before(bound)
     if unfinished is None:
         log_id = repointing.log_id_at(target, bound, str(path))
-        generation, entries = copy_log(bound, target, path, query_id)
+        generation, entries = copy_log(bound, target, path, query_id, adopt=adopt_checkpoint)
         leave_moved(bound, generation, location)
     else:
         if unfinished.checkpoint is not None or unfinished.location != location:
@@ -177,7 +180,7 @@ def missing_id(path: AnyPath) -> str:
 
 
 def copy_log(
-    bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str
+    bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str, *, adopt: bool
 ) -> tuple[int, int]:
     """Seal the old place, copy what counts, and see that it says the same; return the generation
     that was claimed there and how many entries there are.
@@ -185,9 +188,12 @@ def copy_log(
     log = bound.log()
     here = place.here(path)
     newest = log.newest_claim()
-    refusal = judge_claim(RunConfig(query_id, "", str(path), (), **asdict(here)), newest)
+    config = RunConfig(query_id, "", str(path), (), adopt_checkpoint=adopt, **asdict(here))
+    refusal = judge_claim(config, newest)
     if refusal is not None:
-        raise refusal.error(refusal.message)
+        raise refusal.error(
+            f"{refusal.message} Or give this command --adopt-checkpoint (adopt_checkpoint=True)."
+        )
     owner = f"{whoami()} (log move)"
     # The next start compares its sinks with those of the run before the move.
     kinds = {} if newest is None else newest.kinds

@@ -74,6 +74,7 @@ def move_checkpoint(
     checkpoint: str | os.PathLike[str],
     to: str | os.PathLike[str],
     *,
+    adopt_checkpoint: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> MovedCheckpoint:
     """Move the whole checkpoint of a stopped query; start it there afterwards.
@@ -88,6 +89,8 @@ def move_checkpoint(
     Args:
         checkpoint: the query's checkpoint.
         to: where it is to lie: an absolute path or a URL, of a folder that is empty or not there.
+        adopt_checkpoint: the checkpoint was moved or renamed by other means before, and the old one
+            will never run again.
         settings: how stores are reached, by the names of ``onceforall.store.*``; both places, if
             both are stores, are reached by the same.
 
@@ -106,7 +109,7 @@ def move_checkpoint(
     if f"{new}/".startswith(f"{old}/") or f"{old}/".startswith(f"{new}/"):
         raise OptionError(f"{new} and {old} lie in each other. Name a folder outside of it.")
     # A new place gets none of what was set aside, and that may be needed.
-    mending.put_back(old, stores=stores, by_hand=True)
+    mending.put_back(old, stores=stores, by_hand=True, adopt=adopt_checkpoint)
     bound, query_id = moving.bound_log(old, stores)
     unfinished = moving.moved_before(bound)
     home = store_at(new / spark_checkpoint.LOG_FOLDER)
@@ -117,7 +120,9 @@ def move_checkpoint(
         try:
             _check_target(home, new, str(old))
             repointing.expect_move(home, bound, str(old))
-            generation, entries = moving.copy_log(bound, home, old, query_id)
+            generation, entries = moving.copy_log(
+                bound, home, old, query_id, adopt=adopt_checkpoint
+            )
             # Once more, behind the claim: the run that is fenced by it may have decided since, and
             # may need what was set aside while it was alive.
             mending.put_back(old, stores=stores)
@@ -254,19 +259,16 @@ def _names(checkpoint: AnyPath) -> list[str]:
     """
     root = f"{checkpoint}/"
     if isinstance(checkpoint, Path):
-        linked = next(
-            (
-                folder
-                for inner, names, _ in os.walk(checkpoint)
-                for name in names
-                if (folder := Path(inner, name)).is_symlink()
-            ),
-            None,
-        )
-        if linked is not None:
+        linked = [
+            str(folder)
+            for inner, names, _ in os.walk(checkpoint)
+            for name in names
+            if (folder := Path(inner, name)).is_symlink()
+        ]
+        if linked:
             raise OptionError(
-                f"{linked} is a symbolic link to a folder. Put the folder itself there, and move "
-                "the checkpoint then."
+                f"{', '.join(sorted(linked))} is a symbolic link to a folder. Put the folder "
+                "itself there, and move the checkpoint then."
             )
     found = (str(file).removeprefix(root) for file in files_below(checkpoint))
     return [name for name in found if not name.startswith(spark_checkpoint.LOG_FOLDER)]

@@ -68,6 +68,8 @@ def judge(
     found: Mapping[str, Identity | None],
     shown: Mapping[str, str] | None = None,
     adopting: Iterable[str] = (),
+    *,
+    is_complete: bool = True,
 ) -> Refusal | None:
     """Compare what the last decision knows of the targets with what is found.
 
@@ -76,6 +78,8 @@ def judge(
         found: per sink; None: there is no such target. Sinks that are not in here are not compared.
         shown: how to show a sink, where that is more than its name.
         adopting: the sinks whose targets are adopted already.
+        is_complete: the last decision is complete on every sink. Else another name doesn't help:
+            it waits for a sink of the old one.
 
     Returns:
         None when they are the same, as far as both know; else what names all that aren't.
@@ -99,13 +103,14 @@ def judge(
     if not others:
         return None
     is_one = len(others) == 1
+    other_name = f"give the sink{'' if is_one else 's'} another name, or "
     return Refusal(
         CheckpointMismatchError,
         f"{''.join(told for _, told in others)}Nothing was "
         "created or written there. Mount the volume, or put back the address or the system "
         f"that was there. If the target{'' if is_one else 's'} {'was' if is_one else 'were'} "
-        f"replaced on purpose, give the sink{'' if is_one else 's'} another name, or start once "
-        f"with {_adopting(adopting, others)}.",
+        f"replaced on purpose, {'' if not is_complete else other_name}start with "
+        f"{_adopting(adopting, others)} until a batch was written.",
     )
 
 
@@ -151,14 +156,20 @@ def judge_kinds(
     other = of_another_kind(decided.commit, kinds)
     if not other:
         return None
-    sink, batch = other[0], decided.commit.batch
-    former, now = decided.commit.kinds[sink], kinds[sink]
+    batch, former = decided.commit.batch, decided.commit.kinds
+    told = "; ".join(
+        f"the sink {sink}: it was prepared by a sink of the kind {former[sink]!r}, and the sink of "
+        f"that name is of the kind {kinds[sink]!r} now, which can't complete it"
+        for sink in other
+    )
+    is_one = len(other) == 1
     return Refusal(
         InDoubtError,
-        f"Batch {batch} is decided but not complete on the sink {sink}: it was prepared by a sink "
-        f"of the kind {former!r}, and the sink of that name is of the kind {now!r} now, which "
-        "can't complete it. Nothing was touched. Start once more with the former sink under that "
-        "name; it can be replaced when the batch is complete.",
+        f"Batch {batch} is decided but not complete on {told}. Nothing was touched. Start once "
+        f"more with the former sink{'' if is_one else 's'} under that name; "
+        f"{'it' if is_one else 'they'} can be replaced when the batch is complete. If the former "
+        "target is gone for ever, let a sink of the former kind lead to another one; that start "
+        "says what can be done.",
     )
 
 
@@ -232,7 +243,9 @@ def judge_reach(
         "older backup, what it keeps for itself was deleted, or the batch was closed with "
         "onceforall.inDoubt=committed. Put the newer state back. If "
         "there is none, "
-        f"{_adopting(adopting, behind)} goes on once with what is there: the rows of the batches "
+        f"{_adopting(adopting, behind)}, until a batch was written, goes on with what is there, "
+        "and removes what lies prepared or staged there, which may be all that is left of some "
+        "rows: save that first. The rows of the batches "
         "in between stay missing, and a decided batch that was not complete is "
         "written again, also if its rows are there, or stops in doubt: then give "
         "onceforall.inDoubt beside it.",

@@ -17,6 +17,7 @@ from onceforall.errors import (
     OvertakenError,
     PlanOverwrittenError,
 )
+from onceforall.protocol import messages
 from onceforall.protocol.entries import Claim, Commit, Digest, total
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import Decided, History
@@ -228,8 +229,10 @@ def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:
             CheckpointMismatchError,
             f"The commit log belongs to the query {newest.query_id}, but this query's id is "
             f"{config.query_id}: its checkpoint "
-            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or "
-            "start in an empty folder.",
+            "was deleted or replaced while the commit log stayed. Put the old checkpoint back; "
+            "where only the file metadata in it was replaced, write the query's id there again "
+            f'({{"id":"{newest.query_id}"}}). Another folder is another query: it begins where '
+            "the source's starting offsets say.",
         )
     if (
         newest is not None
@@ -241,8 +244,8 @@ def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:
             f"The commit log was written for the checkpoint {newest.checkpoint}, but it lies in "
             f"{config.checkpoint}: the folder "
             "was copied or moved. Two copies that run would write everything twice. If the old "
-            "one will never run again, start "
-            "once with the option onceforall.adoptCheckpoint=true.",
+            "one will never run again, start with the option onceforall.adoptCheckpoint=true "
+            "until a batch was written.",
         )
     if (
         newest is not None
@@ -255,8 +258,8 @@ def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:
             f"{newest.owner or newest.host} used it last, on another machine or before "
             f"its last boot ({differences}): it is a clone or a copy under the same path. Two "
             "that run would write everything twice. If the "
-            "original will never run again, start once with the option "
-            "onceforall.adoptCheckpoint=true.",
+            "original will never run again, start with the option "
+            "onceforall.adoptCheckpoint=true until a batch was written.",
         )
     return None
 
@@ -337,7 +340,13 @@ def differing(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str
     return "; ".join(parts) or None
 
 
-def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
+def divergence(
+    decided: Commit,
+    digests: Mapping[str, tuple[Digest, ...]],
+    *,
+    fails: bool = False,
+    lost: bool = False,
+) -> str | None:
     """Compare the digests of a replay with the decided ones.
 
     Only totals are compared: rows that the replay placed in other tasks are the same rows.
@@ -347,12 +356,6 @@ def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> st
         differ.
     """
     found = differing(decided, digests)
-    if found is None:
-        return None
     return (
-        f"The replay of the decided batch {decided.batch} did not give the rows that were decided "
-        f"({found}). The "
-        "sinks hold what was decided, once; the query's state now comes from the replay. Common "
-        "causes: floating-point sums "
-        "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
+        None if found is None else messages.diverged(decided.batch, found, fails=fails, lost=lost)
     )

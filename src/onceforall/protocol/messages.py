@@ -35,18 +35,18 @@ def _except(stays: Collection[str]) -> str:
     )
 
 
-def lost(batch: int, transactions: Sequence[Lost]) -> str:
+def lost(batch: int, transactions: Sequence[Lost], said: Sequence[str] = ()) -> str:
     """Prepared transactions of a decided batch were aborted by their system."""
     return (
         f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are "
         f"gone; the first is {_first(transactions)}. "
         "Their rows are missing there, and the query stops rather than pass over them. Restart "
         "it: the start fences these transactions "
-        "and writes exactly their rows again."
+        f"and writes exactly their rows again.{_as_said(said)}"
     )
 
 
-def lost_for_good(batch: int, transactions: Sequence[Lost]) -> str:
+def lost_for_good(batch: int, transactions: Sequence[Lost], said: Sequence[str] = ()) -> str:
     """Lost, and the log doesn't say enough to write them again."""
     return (
         f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are "
@@ -56,10 +56,13 @@ def lost_for_good(batch: int, transactions: Sequence[Lost]) -> str:
         "themselves, and nothing later is written. Restore the rows of this batch by hand, then "
         "start once with the option "
         f"onceforall.inDoubt=committed; or give them up with onceforall.lostRows=giveUp:{batch}."
+        f"{_as_said(said)}"
     )
 
 
-def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
+def passed_on(
+    batch: int, requested: int, transactions: Sequence[Lost], said: Sequence[str] = ()
+) -> str:
     """Lost, and Spark asks for another batch."""
     return (
         f"Batch {batch} is decided, and {len(transactions)} of its prepared transactions are "
@@ -67,38 +70,61 @@ def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
         f"asks for batch {requested}, so that batch {batch} can't be replayed: the checkpoint was "
         "edited or mixed with another one. Put back "
         "the folder that belongs to this commit log; or give the lost rows up, with "
-        f"onceforall.lostRows=giveUp:{batch} for one start."
+        f"onceforall.lostRows=giveUp:{batch} for one start.{_as_said(said)}"
     )
 
 
-def unproven(batch: int, transactions: Sequence[Lost]) -> str:
+def unproven(batch: int, transactions: Sequence[Lost], said: Sequence[str] = ()) -> str:
     """Nobody can tell what became of prepared transactions."""
     still_open = [each for each in transactions if each.is_open]
     hidden = [each for each in transactions if not each.is_open]
     if not hidden:
         return (
             f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions can't "
-            f"be committed without a loss; the first is {_first(transactions)}. The query stops "
+            f"be committed without a loss{_of_sinks(transactions)}. The query stops "
             "with everything as it is. Start once with the option onceforall.inDoubt=aborted: they "
             "are aborted, and their rows are written again. To give these rows up instead, add "
-            f"onceforall.lostRows=giveUpUnseen:{batch}."
+            f"onceforall.lostRows=giveUpUnseen:{batch}.{_as_said(said)}"
         )
     others = (
-        f" Transactions that can't be committed without a loss: {len(still_open)}; the first is "
-        f"{_first(still_open)}. With either word these are aborted, and written again."
+        f" Transactions that can't be committed without a loss: {len(still_open)}"
+        f"{_of_sinks(still_open)}. With either word these are aborted, and written again."
         if still_open
         else ""
     )
     return (
         f"Batch {batch} is decided, but what became of {len(hidden)} of its prepared "
-        "transactions can't be proved; the first is "
-        f"{_first(hidden)}. The query stops with everything as it is: to go on could lose "
+        f"transactions can't be proved{_of_sinks(hidden)}. "
+        "The query stops with everything as it is: to go on could lose "
         "these rows, and to write them again could "
         "double them. Mend what hides the proof (named above) and restart; or look into the "
         "target yourself for the rows of this "
         "batch, and start once with the option onceforall.inDoubt=committed (they are there) or "
         "onceforall.inDoubt=aborted (they are "
-        f"not: they are written again).{others}"
+        f"not: they are written again).{_one_word(hidden)}{others}{_as_said(said)}"
+    )
+
+
+def _of_sinks(transactions: Sequence[Lost]) -> str:
+    """Name the first of each sink: a person looks into all of them."""
+    others: dict[str, list[Lost]] = {}
+    for each in transactions:
+        if each.sink != transactions[0].sink:
+            others.setdefault(each.sink, []).append(each)
+    more = "".join(
+        f"; {len(those)} are of sink {sink}, the first {those[0].committable['name']}: "
+        f"{those[0].reason}"
+        for sink, those in others.items()
+    )
+    return f"; the first is {_first(transactions)}{more}"
+
+
+def _one_word(transactions: Sequence[Lost]) -> str:
+    return (
+        " The word is for all of them: where some are there and others aren't, take away the rows "
+        "that are there, and say aborted."
+        if len(transactions) > 1
+        else ""
     )
 
 
@@ -107,7 +133,7 @@ def _first(transactions: Sequence[Lost]) -> str:
     return f"{first.committable['name']} of sink {first.sink}: {first.reason}"
 
 
-def not_replayed(commit: Commit, difference: str, said: str | None = None) -> str:
+def not_replayed(commit: Commit, difference: str, said: Sequence[str] = ()) -> str:
     """The replay can't stand in for what was decided."""
     return (
         f"A part of the transactions of the decided batch {commit.batch} is lost and must be "
@@ -117,20 +143,20 @@ def not_replayed(commit: Commit, difference: str, said: str | None = None) -> st
     )
 
 
-def _as_said(said: str | None) -> str:
-    """Return what else each start needs until lost rows are written again, where a person has said
-    what the lost transactions are to be held for.
+def _as_said(said: Sequence[str]) -> str:
+    """Return what else each start needs until a batch is decided: options for one start that this
+    one had, without which the next one stops where this one would have without them.
     """
     return (
-        ""
-        if said is None
-        else f" Each start needs onceforall.inDoubt={said} until then: before they are written "
-        "again, it is on record nowhere."
+        f" Each start needs {' and '.join(said)}, too, until this batch is decided again: before "
+        "that it is on record nowhere."
+        if said
+        else ""
     )
 
 
 def changed_since(
-    batch: int, changed: str, said: str | None = None, stays: Collection[str] = ()
+    batch: int, changed: str, said: Sequence[str] = (), stays: Collection[str] = ()
 ) -> str:
     """A task that writes gives other rows than when it was looked at."""
     return (
@@ -143,19 +169,34 @@ def changed_since(
     )
 
 
-def no_replay(batch: int, reason: str, said: str | None = None) -> str:
+def no_replay(batch: int, reason: str, said: Sequence[str] = (), *, stateful: bool = False) -> str:
     """A replay that only looks has failed."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written "
         f"again, but the batch can't be replayed: {reason}. "
         "Mend that and restart: nothing was written by this replay. If it can't be mended, give "
         "the lost rows up without a replay: start once with "
-        f"onceforall.lostRows=giveUpUnseen:{batch}.{_as_said(said)}"
+        f"onceforall.lostRows=giveUpUnseen:{batch}.{_for_state(stateful=stateful)}{_as_said(said)}"
+    )
+
+
+def _for_state(*, stateful: bool) -> str:
+    """A query with state replays a decided batch all the same, for its state."""
+    return (
+        " The query's state needs the batch replayed all the same, so that this helps only where "
+        "the sinks' rows alone stand in the way; what was given up stays so."
+        if stateful
+        else ""
     )
 
 
 def not_written_again(
-    batch: int, reason: str, said: str | None = None, stays: Collection[str] = ()
+    batch: int,
+    reason: str,
+    said: Sequence[str] = (),
+    stays: Collection[str] = (),
+    *,
+    stateful: bool = False,
 ) -> str:
     """A replay that writes lost rows has failed.
 
@@ -165,12 +206,12 @@ def not_written_again(
         f"Transactions of the decided batch {batch} are lost, and could not be written again. What "
         f"this attempt wrote is aborted{_except(stays)}, and the next start tries again. If the "
         "cause can't be mended, give the lost rows up: start once with "
-        f"onceforall.lostRows=giveUpUnseen:{batch}."
+        f"onceforall.lostRows=giveUpUnseen:{batch}.{_for_state(stateful=stateful)}"
         f"{_as_said(said)} Where it fails again, {CAUSE}{reason}"
     )
 
 
-def in_another_order(batch: int, writes: Sequence[str], said: str | None = None) -> str:
+def in_another_order(batch: int, writes: Sequence[str], said: Sequence[str] = ()) -> str:
     """The replay writes to its sinks in another order."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written "
@@ -182,26 +223,73 @@ def in_another_order(batch: int, writes: Sequence[str], said: str | None = None)
     )
 
 
-def whole_differs(batch: int, differing: str) -> str:
-    """A batch that is lost as a whole is written with other rows."""
+def whole_differs(batch: int, differing: str, *, fails: bool = False) -> str:
+    """A batch that is lost as a whole is written with other rows, or isn't, where that is to fail
+    the query.
+    """
     return (
         f"All transactions of the decided batch {batch} were lost before anybody saw a row of it, "
-        "and the replay gives other rows than were decided "
-        f"({differing}). These are written in their place. If rows are missing, see whether the "
-        "source still has all of the batch's input."
+        f"and the replay gives other rows than were decided ({differing}). "
+        f"{'Nothing is written' if fails else 'These are written in their place'}. If rows are "
+        "missing, see whether the source still has all of the batch's input."
+        f"{_to_pass(fails=fails)}"
+    )
+
+
+def _to_pass(*, fails: bool) -> str:
+    return (
+        " To go on with the rows of the replay, start once with onceforall.onDivergence=warn."
+        if fails
+        else ""
+    )
+
+
+def diverged(batch: int, differing: str, *, fails: bool, lost: bool = False) -> str:
+    """The replay of a decided batch gives other rows, for the query's state.
+
+    Args:
+        batch: which.
+        differing: which writes, and how many rows.
+        fails: the query stops for it (``onDivergence=fail``).
+        lost: a part of the decided rows is lost, and is written again from this replay, which has
+            those.
+    """
+    if fails:
+        stands = "Nothing is written, and the query stops. " + (
+            "A part of what was decided is lost, and missing until it is written again."
+            if lost
+            else "The sinks hold what was decided, once."
+        )
+    elif lost:
+        stands = (
+            "What of it is lost is written again, with the rows that were decided; the query's "
+            "state now comes from the replay."
+        )
+    else:
+        stands = (
+            "The sinks hold what was decided, once; the query's state now comes from the replay."
+        )
+    return (
+        f"The replay of the decided batch {batch} did not give the rows that were decided "
+        f"({differing}). {stands} Common causes: floating-point sums "
+        "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
+        f"{_to_pass(fails=fails)}"
     )
 
 
 def _choices(batch: int) -> str:
     return (
-        f"If it can't be mended, start once with onceforall.lostRows=giveUp:{batch} (the lost "
-        f"rows stay missing) or onceforall.lostRows=writeAll:{batch} "
+        f"If it can't be mended, start once with onceforall.lostRows=giveUp:{batch} (all lost "
+        "rows of the batch stay missing, on every sink, those that the replay has, too) or "
+        f"onceforall.lostRows=writeAll:{batch} "
         "(each sink that has lost some gets the whole batch again, so what is visible there is "
         "duplicated). Take the option out afterwards."
     )
 
 
-def too_slow(batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int) -> str:
+def too_slow(
+    batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int, said: Sequence[str] = ()
+) -> str:
     """The transactions could time out before they are committed."""
     return (
         f"Batch {batch} took {elapsed_ms / 1000:.1f} s, and its transactions time out after "
@@ -210,17 +298,17 @@ def too_slow(batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int) -> s
         "whose offsets are planned: of Kafka transaction.timeout.ms (and the broker's "
         "transaction.max.timeout.ms), of Pravega lease_s (and the controller's "
         "controller.transaction.lease.count.max). Smaller batches "
-        "(maxOffsetsPerTrigger) help later ones."
+        f"(maxOffsetsPerTrigger) help later ones.{_as_said(said)}"
     )
 
 
-def held_up(batch: int) -> str:
+def held_up(batch: int, said: Sequence[str] = ()) -> str:
     """The driver was held up between its last look at the time and the decision."""
     return (
         f"Batch {batch} was ready, but the driver was held up (frozen, suspended, or waiting for "
         "the disk) until too little of the transactions' "
         "timeout was left for the commit. Nothing was decided, and the attempt is aborted. "
-        "Restart the query: it writes the batch again."
+        f"Restart the query: it writes the batch again.{_as_said(said)}"
     )
 
 

@@ -111,6 +111,22 @@ class Run:
     incarnation: int = 0
     unplaced: frozenset[str] = frozenset()
 
+    def said(self, *, in_doubt: bool = False) -> tuple[str, ...]:
+        """Return the options for one start that this one had, and that no decision has on record
+        yet, as a user writes them.
+
+        Args:
+            in_doubt: it is about transactions that the word for those in doubt was needed for.
+        """
+        decided, config = self.history.decided, self.config
+        is_ours = decided is not None and self.name_generation <= decided.generation
+        found = []
+        if config.adopt_targets and not is_ours:
+            found.append(f"onceforall.adoptTarget={','.join(sorted(config.adopt_targets))}")
+        if config.in_doubt is not None and in_doubt:
+            found.append(f"onceforall.inDoubt={config.in_doubt}")
+        return tuple(found)
+
     def is_complete_for_spark(self, batch: int) -> bool:
         """Spark's commit log has a batch only after foreachBatch returned, that is, after every
         sink was complete.

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -60,10 +60,13 @@ class Mended:
     Attributes:
         steps: sentences for a person, in order; none: nothing is to be mended.
         dry_run: whether nothing was changed.
+        amiss: a sentence on what no mending helps against, and each start refuses; empty: nothing
+            is.
     """
 
     steps: tuple[str, ...]
     dry_run: bool = False
+    amiss: str = ""
 
 
 def put_back(
@@ -159,8 +162,10 @@ def mend(
     path = stores.checkpoint(os.fspath(checkpoint))
     location = None if commit_log is None else stores.log_location(os.fspath(commit_log))
     asked = _Asked(path, location, stores, adopt_checkpoint)
+    amiss = ""
 
     def judge() -> tuple[Known, list[Repair]]:
+        nonlocal amiss
         known = _known(asked, by_hand=True)
         if known is None and binding.is_detached(store_at(path / spark_checkpoint.LOG_FOLDER)):
             raise OptionError(spark_checkpoint.is_plain(path))
@@ -170,9 +175,24 @@ def mend(
                 f"'{spark_checkpoint.LOG_FOLDER}' with entries). Name the folder that is the "
                 "query's checkpointLocation."
             )
+        amiss = _without_its_plan(path, known)
         return known, [*needed(path, known), *planned_anew(path, known)]
 
-    return _mended(asked, judge, dry_run=dry_run)
+    done = _mended(asked, judge, dry_run=dry_run)
+    return done if done.steps else replace(done, amiss=amiss)
+
+
+def _without_its_plan(checkpoint: AnyPath, known: Known) -> str:
+    """Tell where Spark's part is older than what is decided: by more than a loss of power takes."""
+    commit = known.commit
+    if commit is None or spark_checkpoint.is_planned(checkpoint, commit.batch):
+        return ""
+    return (
+        f"Batch {commit.batch} is decided in the commit log, and Spark's folder offsets ends at "
+        f"batch {spark_checkpoint.last_planned(checkpoint)}: no loss of power does that. The "
+        "checkpoint was edited, restored or mixed with another one. Put back the folder that "
+        "belongs to this commit log."
+    )
 
 
 def _mended(
@@ -283,9 +303,9 @@ def _known(asked: _Asked, *, by_hand: bool) -> Known | None:
     if claim.checkpoint != str(checkpoint) and not asked.adopt:
         raise CheckpointMismatchError(
             f"The commit log was written for the checkpoint {claim.checkpoint}, but it lies in "
-            f"{checkpoint}: the folder was copied or moved. Start "
-            "the query once with onceforall.adoptCheckpoint=true if the old one will never run "
-            "again."
+            f"{checkpoint}: the folder was copied or moved. If the old one will never run again, "
+            "give this command --adopt-checkpoint (adopt_checkpoint=True), or start the query with "
+            "onceforall.adoptCheckpoint=true until a batch was written."
         )
     found = id_in(checkpoint / "metadata")
     if found is not None and found != claim.query_id:

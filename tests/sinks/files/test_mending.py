@@ -1,6 +1,8 @@
 """A chain of manifests in which one passes over another, as a stale listing makes it, is mended;
 what can't be proved is left alone."""
 
+import json
+
 import pytest
 
 from onceforall import read_files
@@ -8,9 +10,11 @@ from onceforall.cli import main
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.driver import manifest_writing
+from onceforall.sinks.files.folder_ids import folder_id
 from onceforall.sinks.files.manifests.chain import Manifests
 from onceforall.sinks.files.manifests.content import Manifest, encode
 from onceforall.sinks.files.reading.mending import check_files, mend_files
+from onceforall.sinks.files.reading.sources import source_of
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit
 from support.syncing import Recorder
@@ -288,10 +292,32 @@ def test_a_folder_whose_id_is_damaged_is_told_with_what_helps(tmp_path, capsys, 
     assert main(["files", "check", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert words in said
-    assert "adoptTarget" in said
+    assert "files mend FOLDER --id ID" in said
     assert "manifest" not in said
     assert main(["files", "mend", str(tmp_path)]) == 1
     assert rows(tmp_path) == [0, 1], "readers don't need it"
+
+
+def test_the_id_of_a_folder_is_written_again_where_its_file_is_lost(tmp_path, capsys):
+    write(tmp_path, range(2))
+    path = tmp_path / "_onceforall" / "folder.json"
+    folder = json.loads(path.read_text())["id"]
+    other = "f" * 32
+    assert main(["files", "mend", str(tmp_path), "--id", other]) != 0
+    assert f"has the id {folder}, and not {other}" in capsys.readouterr().err
+    path.write_bytes(b"{")
+    assert main(["files", "mend", str(tmp_path), "--id", folder]) != 0
+    assert "Move it away" in capsys.readouterr().err
+    path.unlink()
+    for wrong in ("../" + "f" * 29, "F" * 32, ""):
+        assert main(["files", "mend", str(tmp_path), "--id", wrong]) != 0
+        assert "is no id of a folder" in capsys.readouterr().err
+    for _ in range(2):
+        assert main(["files", "mend", str(tmp_path), "--id", folder]) == 0
+    assert check_files(tmp_path) == []
+    assert folder_id(source_of(tmp_path, None).tree) == folder
+    with pytest.raises(ConfigurationError, match="no FileSink has written there"):
+        mend_files(tmp_path / "_onceforall", folder=folder)
 
 
 def test_damage_in_the_middle_of_a_chain_is_found_by_readers_and_the_check_alone(tmp_path):

@@ -66,9 +66,8 @@ def undecided_and_fenced(run: Run, at: Deciding, event: AppendFenced) -> Outcome
 
 def too_late(run: Run, at: Deciding, event: AppendTooLate) -> Outcome:  # noqa: ARG001
     """COMMIT was not created, nor ever will be: the batch is as undecided as it was."""
-    return abort(
-        run, _of_this_attempt(run, at), BatchTooSlowError, messages.held_up(at.commit.batch)
-    )
+    message = messages.held_up(at.commit.batch, run.said(in_doubt=at.redo is not None))
+    return abort(run, _of_this_attempt(run, at), BatchTooSlowError, message)
 
 
 def refused(run: Run, at: Deciding, event: AppendRefused) -> Outcome:
@@ -86,9 +85,12 @@ def committed(run: Run, at: Committing, event: SinksCommitted) -> Outcome:
         # A successor completed the batch and then fenced our ids; what looks lost to us is not.
         return replaced(run)
     if unproven:
-        return stop(run, InDoubtError, messages.unproven(commit.batch, unproven), unproven)
+        return stop(
+            run, InDoubtError, messages.unproven(commit.batch, unproven, run.said()), unproven
+        )
     if lost:
-        return stop(run, TransactionLostError, messages.lost(commit.batch, lost), lost)
+        message = messages.lost(commit.batch, lost, run.said(in_doubt=at.redo is not None))
+        return stop(run, TransactionLostError, message, lost)
     if at.redo is not None:
         return _redone(run, at, at.redo)
     reusable = {

@@ -33,7 +33,7 @@ def recovered(run: Run, at: Recovering, event: SinksRecovered) -> Outcome:
         if (lost or unproven) and event.sealed:
             return replaced(run)
         if unproven:
-            return stop(run, InDoubtError, messages.unproven(batch, unproven), unproven)
+            return stop(run, InDoubtError, messages.unproven(batch, unproven, run.said()), unproven)
         run = replace(run, unplaced=identity.unplaced(event.answers))
         if lost:
             return _begin_redo(run, at.request, decided, lost)
@@ -69,9 +69,8 @@ def _begin_redo(run: Run, request: BatchRequested, decided: Decided, lost: list[
             return _fence_given_up(
                 run, request, decided, lost, f"Spark asks for batch {request.batch}"
             )
-        return stop(
-            run, TransactionLostError, messages.passed_on(commit.batch, request.batch, lost), lost
-        )
+        message = messages.passed_on(commit.batch, request.batch, lost, run.said(in_doubt=True))
+        return stop(run, TransactionLostError, message, lost)
     if run.config.lost_rows == (UNSEEN, commit.batch):
         return _fence_given_up(run, request, decided, lost, "given up without a look at a replay")
     state_first = request.stateful and not run.config.kept_first
@@ -92,7 +91,8 @@ def _redo_unknown(run: Run, request: BatchRequested, decided: Decided, lost: lis
     if chosen(run, commit) is Way.GIVEN_UP:
         reason = "an earlier release did not record which task's rows these are"
         return _fence_given_up(run, request, decided, lost, reason)
-    return stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost), lost)
+    message = messages.lost_for_good(commit.batch, lost, run.said(in_doubt=True))
+    return stop(run, TransactionLostError, message, lost)
 
 
 def _fence_given_up(

@@ -83,21 +83,23 @@ def looked(run: Run, at: Looking, event: DigestsTaken) -> Outcome:
         return stop(
             run,
             NondeterministicReplayError,
-            messages.in_another_order(commit.batch, elsewhere, run.config.in_doubt),
+            messages.in_another_order(commit.batch, elsewhere, run.said(in_doubt=True)),
         )
     if choice is Way.ALL_AGAIN:
         plan = all_again(commit, redo, event.digests)
         return _write_again(
             run, at.request, at.decided, replace(redo, way=choice, plan=plan, reason=differs)
         )
-    message = messages.not_replayed(commit, differs, run.config.in_doubt)
+    message = messages.not_replayed(commit, differs, run.said(in_doubt=True))
     return stop(run, NondeterministicReplayError, message)
 
 
 def look_failed(run: Run, at: Looking, event: WritesFailed) -> Outcome:
     """Nothing was written by the replay; the next start looks again."""
     batch = at.decided.commit.batch
-    message = messages.no_replay(batch, event.reason, run.config.in_doubt)
+    message = messages.no_replay(
+        batch, event.reason, run.said(in_doubt=True), stateful=at.request.stateful
+    )
     return stop_in_own_words(run, AttemptFailedError, message)
 
 
@@ -105,14 +107,18 @@ def again_failed(run: Run, at: WritingAgain, event: WritesFailed) -> Outcome:
     """Abort what was written in the place of the lost rows."""
     batch = at.decided.commit.batch
     message = messages.not_written_again(
-        batch, event.reason, run.config.in_doubt, run.config.need_no_commit
+        batch,
+        event.reason,
+        run.said(in_doubt=True),
+        run.config.need_no_commit,
+        stateful=at.request.stateful,
     )
     return abort(run, event.committables, AttemptFailedError, message, in_own_words=True)
 
 
 def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome:
     """Replace the decision, if what was prepared is what was planned."""
-    run, not_after_ms, refusal = check_prepared(run, at.request, event)
+    run, not_after_ms, refusal = check_prepared(run, at.request, event, again=True)
     if refusal is not None:
         return refusal
     redo, commit = at.redo, at.decided.commit
@@ -120,12 +126,13 @@ def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome
     changed = changed_since(redo, event.digests)
     if changed is not None:
         message = messages.changed_since(
-            commit.batch, changed, run.config.in_doubt, run.config.need_no_commit
+            commit.batch, changed, run.said(in_doubt=True), run.config.need_no_commit
         )
         return abort(run, event.committables, NondeterministicReplayError, message)
     other = differing(commit, event.digests) if redo.way is Way.WHOLE else None
-    differs = None if other is None else messages.whole_differs(commit.batch, other)
-    if differs is not None and run.config.on_divergence == "fail":
+    fails = run.config.on_divergence == "fail"
+    differs = None if other is None else messages.whole_differs(commit.batch, other, fails=fails)
+    if differs is not None and fails:
         return abort(run, event.committables, DivergenceError, differs)
     report = () if differs is None else (ReportDivergence(commit.batch, differs),)
     mismatch = written_again(
@@ -161,8 +168,11 @@ def _write_matched(run: Run, at: Looking, redo: Redo, event: DigestsTaken) -> Ou
     # The lost rows are all there; others may differ, and a stateful query's state comes from this
     # replay.
     commit = at.decided.commit
-    differs = divergence(commit, event.digests) if at.request.stateful else None
-    if differs is not None and run.config.on_divergence == "fail":
+    fails = run.config.on_divergence == "fail"
+    differs = (
+        divergence(commit, event.digests, fails=fails, lost=True) if at.request.stateful else None
+    )
+    if differs is not None and fails:
         return stop(run, DivergenceError, differs)
     report = (ReportDivergence(commit.batch, differs),) if differs is not None else ()
     after, decisions = _write_again(run, at.request, at.decided, redo)

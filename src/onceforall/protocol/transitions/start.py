@@ -98,7 +98,10 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
         return stop(run, passed.error, passed.message)
     refusal = identity.judge_kinds(decided, run.config.kinds, event.spark_committed)
     refusal = refusal or identity.judge(
-        identity.known(run), run.config.identities, adopting=run.config.adopt_targets
+        identity.known(run),
+        run.config.identities,
+        adopting=run.config.adopt_targets,
+        is_complete=decided is None or decided.is_complete(event.spark_committed),
     )
     if refusal is not None:
         return stop(run, refusal.error, refusal.message)
@@ -121,7 +124,8 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
             f"Batch {decided.commit.batch} is decided but not complete on the "
             f"sink{'s' * (len(unknown) > 1)} {', '.join(unknown)}, which this "
             "query no longer has. Start it once more with that sink under the same name; it can "
-            "be removed after that.",
+            "be removed after that. If its target is gone for ever, let it lead to another one; "
+            "that start says what can be done.",
         )
     commit = CommitSinks(decided.permit, pending)
     return run, (RecoverSinks(commit, older_sweeps(run, decided.commit.committables)),)

@@ -73,8 +73,9 @@ def judge_request(run: Run, request: BatchRequested) -> Outcome:
 def digested(run: Run, at: Digesting, event: DigestsTaken) -> Outcome:
     """Return a batch that ran again for its state; say so when it gave other rows."""
     commit = at.decided.commit
-    differs = divergence(commit, event.digests)
-    if differs is not None and run.config.on_divergence == "fail":
+    fails = run.config.on_divergence == "fail"
+    differs = divergence(commit, event.digests, fails=fails)
+    if differs is not None and fails:
         return stop(run, DivergenceError, differs)
     report = (ReportDivergence(commit.batch, differs),) if differs is not None else ()
     return replace(run, phase=Ready()), (*report, ReturnBatch(commit.batch))
@@ -90,7 +91,7 @@ def replay_failed(run: Run, at: Digesting, event: WritesFailed) -> Outcome:  # n
 
 
 def check_prepared(
-    run: Run, request: BatchRequested, event: WritesPrepared
+    run: Run, request: BatchRequested, event: WritesPrepared, *, again: bool = False
 ) -> tuple[Run, int | None, Outcome | None]:
     """Check what every decision needs: a name for each transaction, enough time left, and the
     target that it is known to be.
@@ -117,7 +118,9 @@ def check_prepared(
     if timeout_ms is not None and names:
         reserve_ms = run.config.decision_reserve_ms
         if event.elapsed_ms + reserve_ms > timeout_ms:
-            message = messages.too_slow(request.batch, event.elapsed_ms, timeout_ms, reserve_ms)
+            message = messages.too_slow(
+                request.batch, event.elapsed_ms, timeout_ms, reserve_ms, run.said(in_doubt=again)
+            )
             return run, None, abort(run, event.committables, BatchTooSlowError, message)
         not_after_ms = event.began_ms + timeout_ms - reserve_ms
     refusal = identity.judge(

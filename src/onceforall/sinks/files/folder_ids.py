@@ -14,8 +14,9 @@ KIND = "FOLDER"
 
 RESTORE_ID = (
     "Put the file back from a backup or a snapshot of the file system: the decisions of the query "
-    "name this id. If there is none, move the file away, and start once with "
-    "onceforall.adoptTarget=<sink>, which gives the folder a new id."
+    "name this id. If there is none, move the file away, and start: the error names the id that "
+    "the last decision wrote to (folder …). If it is this folder, let 'onceforall files mend "
+    "FOLDER --id ID' write the file again."
 )
 
 

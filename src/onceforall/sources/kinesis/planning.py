@@ -214,7 +214,9 @@ class Planner:
             elif positions.created != self._kept[arn].stream.created:
                 raise DataLossError(
                     f"The stream {arn} of the checkpoint was deleted, and another one has its name "
-                    "now. Start the query with a new checkpoint."
+                    "now. Where it is the query's only one, start with a new checkpoint; else "
+                    "leave it out of streamName for one batch, with failOnDataLoss=false, and name "
+                    "it again: it is begun as a new one, and the others keep their positions."
                 )
 
     def _beginning(self, name: str, arn: str) -> dict[str, Position]:

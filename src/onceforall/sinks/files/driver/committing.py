@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
@@ -78,7 +79,7 @@ class Folder:
         """
         strange = self._decided_for_another(committables)
         if strange is not None:
-            return CommitReport(in_doubt=tuple(LostTransaction(c, strange) for c in committables))
+            return CommitReport(in_doubt=_marked(LostTransaction(c, strange) for c in committables))
         staged, in_doubt = self._read_all(batch, committables)
         lost: list[LostTransaction] = []
         todo: list[StagedFiles] = []
@@ -123,7 +124,7 @@ class Folder:
         completed = tuple(t.committable for t in (*done, *staged) if t.attempt not in doubtful)
         gone = {str(each.committable["name"]) for each in lost}
         unique = {str(c["name"]): c for c in completed if str(c["name"]) not in gone}
-        return CommitReport(tuple(unique.values()), (), tuple(lost), tuple(in_doubt))
+        return CommitReport(tuple(unique.values()), (), tuple(lost), _marked(in_doubt))
 
     def _decided_for_another(self, committables: Sequence[Committable]) -> str | None:
         here = folder_id(self.tree)
@@ -132,10 +133,11 @@ class Folder:
             return None
         return (
             f"it was decided for the folder with the id {min(others)}, and {self.root} has the id "
-            f"{here}: the sink's path was changed, or the volume "
-            "of the old folder is not mounted. Start once more with the old path, or mount the "
-            "volume; a new folder wants a sink with another "
-            "name"
+            f"{here}: the sink's path was changed, the volume of the old folder is not mounted, or "
+            "the file with the id was made anew. Start once more with the old path, or mount the "
+            "volume; or, where it is the old folder, move _onceforall/folder.json away and write "
+            f"it again (onceforall files mend {self.root} --id {min(others)}). A new folder wants "
+            "a sink with another name"
         )
 
     def _complete(
@@ -180,7 +182,7 @@ class Folder:
         is_committed = recorded is not None and staged.attempt in recorded.attempts
         if (
             not is_committed
-            and _LOST not in staged.committable
+            and not {_LOST, _IN_DOUBT} & staged.committable.keys()
             and not self.place.missing([staged])[0]
         ):
             return  # Neither lost nor committed: it waits for its commit.
@@ -236,6 +238,17 @@ def _batch_files(batch: int, staged: Sequence[StagedFiles]) -> BatchFiles:
 _LOST = "layout_lost"
 """A key of committables that are reported as lost because nobody knows their layout: their files
 are there, and ``retire`` must delete them."""
+
+
+_IN_DOUBT = "in_doubt"
+"""A key of committables that are reported as in doubt: where a person says that they are aborted,
+``retire`` deletes their files, which are all there, perhaps."""
+
+
+def _marked(in_doubt: Iterable[LostTransaction]) -> tuple[LostTransaction, ...]:
+    return tuple(
+        replace(each, committable={**each.committable, _IN_DOUBT: True}) for each in in_doubt
+    )
 
 
 def _unreadable(staged: Sequence[StagedFiles], todo: list[StagedFiles]) -> list[LostTransaction]:

@@ -24,19 +24,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from onceforall.commit_log.envelope import FORMAT, encode_fields
 from onceforall.errors import (
     CommitLogError,
     ConfigurationError,
     CorruptEntryError,
     ForeignEntryError,
     NewerEntryError,
+    OptionError,
 )
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.files.folder_ids import NAME, RESTORE_ID, folder_id
+from onceforall.sinks.files.folder_ids import KIND, NAME, RESTORE_ID, folder_id
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.manifests.chain import Manifests, queries_of, sinks_of
 from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode, without_advice
@@ -145,19 +148,27 @@ def _of_the_id(source: Source) -> list[Finding]:
 
 
 def mend_files(
-    path: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    folder: str | None = None,
+    storage: Mapping[str, str] | None = None,
 ) -> list[Finding]:
     """Mend what is provable, and return all that was found: what has ``mended`` None is as it was.
 
     Args:
         path: as for ``check_files``.
+        folder: the id of the folder, which the query's error names: where the file that has it is
+            missing, it is written again.
         storage: as for ``check_files``.
 
     Raises:
         The errors of ``check_files``, and:
+        OptionError: the folder has another id, or a damaged file of it, or it is none.
         CommitLogError: a manifest can't be written, or a running query has changed the chain
             meanwhile.
     """
+    if folder is not None:
+        _write_id(source_of(path, storage), folder)
     found = check_files(path, storage=storage)
     tree = source_of(path, storage).tree
     for finding in found:
@@ -180,6 +191,30 @@ def mend_files(
             "there, and mend again."
         )
     return found
+
+
+def _write_id(source: Source, folder: str) -> None:
+    path = source.root / HOME / NAME
+    if re.fullmatch("[0-9a-f]{32}", folder) is None:
+        raise OptionError(
+            f"{folder!r} is no id of a folder: it has 32 digits, of 0 to 9 and a to f. The error "
+            "of the query names it."
+        )
+    if not source.tree.is_folder(source.root / HOME):
+        raise ConfigurationError(
+            f"The folder {source.root} holds no folder {HOME}: no FileSink has written there. Name "
+            "the sink's folder."
+        )
+    source.tree.create(path, encode_fields({"onceforall": FORMAT, "kind": KIND, "id": folder}))
+    try:
+        found = folder_id(source.tree)
+    except CommitLogError as error:
+        raise OptionError(f"{path} is there, and damaged. Move it away, and repeat.") from error
+    if found != folder:
+        raise OptionError(
+            f"The folder {source.root} has the id {found}, and not {folder}. If that was made anew "
+            f"in this folder, move {path} away, and repeat."
+        )
 
 
 def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912  one walk, and what may be found on it

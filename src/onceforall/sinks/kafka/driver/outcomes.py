@@ -200,10 +200,13 @@ def look_at_topics(
         found = replace(sure, at_once=found.at_once and sure.at_once)
     for topic, code in found.hidden.items():
         raise reader.hides(topic, code)
-    for topic in sorted(found.missing):
+    if found.missing:
+        is_one = len(found.missing) == 1
         raise AttemptFailedError(
-            f"Topic {topic} was deleted while a batch was written to it. Nothing is decided; make "
-            "it again, and restart."
+            f"Topic{'' if is_one else 's'} {', '.join(sorted(found.missing))} "
+            f"{'was' if is_one else 'were'} deleted while a batch was written to "
+            f"{'it' if is_one else 'them'}. What was written is aborted; make "
+            f"{'it' if is_one else 'them'} again, and restart."
         )
     before = {topic: known[topic] for topic in found.topics if topic in known}
     known.update(found.topics)
@@ -212,7 +215,7 @@ def look_at_topics(
             raise AttemptFailedError(
                 f"Topic {topic} was deleted and made again while the query ran (its id was "
                 f"{topic_id}, and is {found.topics[topic]}): rows of this batch may have gone "
-                "with it. Nothing is decided, and the attempt is repeated, in the new topic."
+                "with it. The attempt is aborted, and repeated in the new topic."
             )
     return found
 

@@ -94,9 +94,9 @@ def told_without_markers(
         reason = (
             f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, "
             f"and not in {own}: the schema or the table was renamed or moved. Put them "
-            "back under that name, with the staging tables beside them (rename away or drop what "
-            f"was made in their place; ALTER SCHEMA … RENAME TO {batch.owner.schema}), "
-            "and start again"
+            "back under that name, with the staging tables beside them (rename away what "
+            "was made in their place, and drop nothing: it may be another query's by now; ALTER "
+            f"SCHEMA … RENAME TO {quoted(batch.owner.schema)}), and start again"
         )
     elif marker_proofs.were_dropped(connection, batch.markers):
         reason = (

@@ -17,6 +17,7 @@ from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.driver import marker_proofs, marker_table, own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
+from onceforall.sinks.postgres.table_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +133,8 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
         raise SinkCheckError(
             f"The role {_role(connection)} may not use the table of markers, which another role "
             "made. Let its owner say: "
-            f"GRANT {', '.join(missing)} ON {schema}.{markers.TABLE} TO {_role(connection)};"
+            f"GRANT {', '.join(missing)} ON {quoted(schema)}.{markers.TABLE} TO "
+            f"{quoted(_role(connection))};"
         )
 
 
@@ -157,10 +159,10 @@ def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
             f"The schema {owner.schema} has no markers of this query and sink, and "
             f"{', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "
             "What the markers say proves which batches are complete, so nothing is made or "
-            f"written without them. Name their schema again (ALTER SCHEMA {places[0]} "
-            f"RENAME TO {owner.schema}, or staging_schema={places[0]!r}); or take them along, as "
-            "docs/changing.md has it. What was made under the old name since is in the way of it, "
-            "and goes first."
+            f"written without them. Name their schema again (ALTER SCHEMA {quoted(places[0])} "
+            f"RENAME TO {quoted(owner.schema)}, or staging_schema={places[0]!r}); or take them "
+            "along, as docs/changing.md has it. What was made under the old name since is in the "
+            "way of it: rename it first, and drop nothing, for it may be another query's."
         )
 
 
@@ -221,13 +223,15 @@ def _no_schema(connection: Connection, schema: str) -> str:
         return (
             f"The role {role} may not make the schema {schema}, in which the sink keeps staging "
             "tables and markers. Let an administrator say: "
-            f"CREATE SCHEMA {schema} AUTHORIZATION {role}; or name another one with "
+            f"CREATE SCHEMA {quoted(schema)} AUTHORIZATION {quoted(role)}; or name another one "
+            "with "
             "staging_schema=."
         )
     return (
         f"The role {role} may not make tables in the schema {schema}, in which the sink keeps "
         "staging tables and markers. Let its owner say: "
-        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}; or name another schema with "
+        f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(role)}; or name another "
+        "schema with "
         "staging_schema=."
     )
 
