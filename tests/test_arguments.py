@@ -466,3 +466,12 @@ def test_each_door_refuses_spark_connect_at_once_in_one_sentence(door, frame, mo
 def test_a_classic_session_whose_class_has_another_name_is_no_connect_session():
     assert not arguments.is_connect(type("X", (), {"__module__": "pyspark.sql.connectors"})())
     assert not arguments.is_connect(None)
+
+
+def test_names_of_sinks_may_stand_in_one_text_and_a_name_may_have_a_comma():
+    def told(value, known):
+        return arguments.sinks("adopt_target", value, known)
+
+    assert told("a, b", ["a", "b"]) == told(["a", "b"], ["a", "b"]) == ("a", "b")
+    assert told("a,b", ["a,b"]) == told(["a,b"], ["a,b"]) == ("a,b",)
+    assert told((), ()) == ()

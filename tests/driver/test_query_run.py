@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceforall.driver import stopping, sweeper
+from onceforall.driver import query_run, stopping, sweeper
 from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun, shortest_timeout_ms
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
@@ -20,6 +20,7 @@ from onceforall.errors import (
     CheckpointMismatchError,
     FencedError,
     OptionError,
+    SinkCheckError,
     UnsupportedQueryError,
 )
 from onceforall.protocol.sweeping import Sweep
@@ -253,6 +254,23 @@ def test_a_sweeper_that_is_closed_ends_at_once(monkeypatch):
     sweeps.close()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_start_tells_of_every_sink_that_is_to_be_mended():
+    def fails(text):
+        def check():
+            raise SinkCheckError(text)
+
+        return check
+
+    checked = []
+    with pytest.raises(SinkCheckError, match=r"^no right\. Sink c, too: no table\.$"):
+        query_run._check_each(
+            {"a": fails("no right."), "b": lambda: checked.append("b"), "c": fails("no table.")}
+        )
+    assert checked == ["b"]
+    with pytest.raises(SinkCheckError, match=r"^no right\.$"):
+        query_run._check_each({"a": fails("no right.")})
 
 
 class Swept:

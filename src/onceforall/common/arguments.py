@@ -197,15 +197,21 @@ def names(
     return listed
 
 
-def sinks(name: str, value: object) -> tuple[str, ...]:
-    """Return names of sinks, which may stand in one text, separated by commas, as the option has
-    them and errors show them.
+def sinks(name: str, value: object, known: Collection[str]) -> tuple[str, ...]:
+    """Return names of sinks; several may stand in one text, separated by commas, as errors show
+    them.
+
+    Args:
+        name: of the argument.
+        value: a text, or several.
+        known: the sinks that there are; a name of one may have a comma in it.
 
     Raises:
         OptionError: it is neither that nor a list of texts.
     """
     given = names(name, value, "the names of sinks, as a list of texts")
-    return tuple(part.strip() for each in given for part in each.split(",") if part.strip())
+    parted = ([each] if each in known else each.split(",") for each in given)
+    return tuple(part.strip() for parts in parted for part in parts if part.strip())
 
 
 def mapping(name: str, value: object, expected: str) -> dict[str, Any]:

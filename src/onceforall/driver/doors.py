@@ -151,7 +151,7 @@ def exactly_once(
         redo,
         in_doubt,
         lost_rows,
-        arguments.sinks("adopt_target", adopt_target),
+        arguments.sinks("adopt_target", adopt_target, sinks if isinstance(sinks, Mapping) else ()),
         store or {},
     )
     location = arguments.path("checkpoint", checkpoint)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -45,6 +46,7 @@ from onceforall.driver.targets import (
 from onceforall.driver.transaction import BatchFunction
 from onceforall.errors import (
     CheckpointMismatchError,
+    ConfigurationError,
     StoppedError,
     UnsupportedQueryError,
     described,
@@ -233,13 +235,29 @@ def check_sinks(
         if reason is not None:
             raise UnsupportedQueryError(reason)
     starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
-    for name, sink in sinks.items():
-        sink.check(starts[name])
+    _check_each({name: partial(sink.check, starts[name]) for name, sink in sinks.items()})
     for name, sink in sinks.items():
         sink.check_beside(
             starts[name], {other: beside for other, beside in sinks.items() if other != name}
         )
     check_executors(spark, sinks)
+
+
+def _check_each(checks: Mapping[str, Callable[[], None]]) -> None:
+    """Check sinks, and tell of all that are to be mended: each start would tell of one more."""
+    found: dict[str, ConfigurationError] = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except ConfigurationError as error:  # noqa: PERF203  each is told
+            found[name] = error
+    if not found:
+        return
+    (_, first), *others = found.items()
+    if others:
+        more = (f" Sink {name}, too: {text_of(error)}" for name, error in others)
+        first.args = (f"{text_of(first)}{''.join(more)}",)
+    raise first
 
 
 class QueryRun:

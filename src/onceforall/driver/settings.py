@@ -67,7 +67,7 @@ class Settings:
         arguments.flag("adopt_checkpoint", self.adopt_checkpoint)
         if self.commit_log is not None:
             arguments.path("commit_log", self.commit_log)
-        arguments.sinks("adopt_target", self.adopt_target)
+        arguments.names("adopt_target", self.adopt_target, "the names of sinks, as a list of texts")
         arguments.mapping("store", self.store, "a dictionary of texts, such as {'region': '…'}")
         self.chosen_for_lost_rows()
 

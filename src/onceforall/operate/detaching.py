@@ -253,7 +253,7 @@ def _check_arguments(
         )
     for name, sink in sinks.items():
         arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
-    names = arguments.sinks("adopt_target", adopt_target)
+    names = arguments.sinks("adopt_target", adopt_target, sinks)
     for what, value in (("adopt_checkpoint", adopt_checkpoint), ("dry_run", dry_run)):
         arguments.flag(what, value)
     arguments.number("timeout_s", timeout_s, positive=False)
