@@ -135,7 +135,7 @@ def test_an_object_of_somebody_else_under_a_files_name_is_in_doubt_and_stays(pla
     ((name, size),) = files_of(kept)
     place.put(name, b"x" * size)
     report = sink.commit(permit(), [kept])
-    assert [each.committable for each in report.in_doubt] == [kept]
+    assert [each.committable["name"] for each in report.in_doubt] == [kept["name"]]
     assert "isn't ours" in report.in_doubt[0].reason
     sink.retire([kept])
     assert place.get(name) == b"x" * size
