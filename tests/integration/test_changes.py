@@ -267,7 +267,7 @@ def test_a_redo_that_fails_says_that_the_next_start_needs_the_same_word(place, r
     place.crash(query(), "decided")
     place.make_again(one)
     message = fails(query(is_broken=True).option("onceforall.inDoubt", "aborted"), "boom")
-    assert "Each start needs onceforall.inDoubt=aborted until then" in message
+    assert "Each start needs onceforall.inDoubt=aborted, too" in message
     fails(query(), "InDoubtError")
     run(query().option("onceforall.inDoubt", "aborted"))
     place.end(query(), run)
