@@ -231,7 +231,12 @@ def test_what_is_lost_is_written_again_after_its_id_has_expired(job, forgetful):
     job.fail("append_commit.after=raise")
     (lost,) = job.lose()
     witness = ofa.KafkaSink({"bootstrap.servers": forgetful.bootstrap_servers}, topic=job.topic)
-    known = witness._connected_reader().states
+    reader = witness._connected_reader()
+
+    def known(names):
+        asked = [{"name": name, "producer_id": 0, "producer_epoch": 0} for name in names]
+        return reader.states(asked)
+
     original, fenced = CoordinatorClient.fence, []
 
     def fence(self, names):
