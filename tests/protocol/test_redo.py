@@ -152,6 +152,21 @@ def test_a_task_that_only_digests_may_have_other_rows_than_when_it_was_looked_at
     )
 
 
+def deciding_again(**changes):
+    return writing_again(**changes).feed(written([NEW]))
+
+
+def test_a_redo_without_a_decision_does_not_call_the_batch_undecided_or_unseen():
+    for refused in (saw.AppendTooLate(), saw.AppendRefused("boom")):
+        stopped = deciding_again().feed(refused, saw.AttemptAborted()).only(do.StopRun)
+        assert "Nothing was decided" not in stopped.message
+        assert "nothing of it is visible" not in stopped.message
+    assert "could not be written again" in stopped.message
+    assert stopped.in_own_words
+    first = Walk().deciding().feed(saw.AppendRefused("boom"), saw.AttemptAborted())
+    assert not first.only(do.StopRun).in_own_words
+
+
 def test_a_redo_that_is_fenced_at_its_decision_aborts_only_what_it_prepared_itself():
     walk = writing_again().feed(written([NEW]), saw.AppendFenced())
     assert walk.only(do.AbortAttempt).committables == {"a": (NEW,)}
@@ -860,10 +875,28 @@ def test_a_redo_that_stops_says_what_each_start_needs_until_it_succeeds(in_doubt
         looking(in_doubt=in_doubt).feed(saw.WritesFailed("boom")),
         writing_again(in_doubt=in_doubt).feed(saw.WritesFailed("boom"), saw.AttemptAborted()),
         writing_again(in_doubt=in_doubt).feed(written([NEW], tasks_of(7, 2)), saw.AttemptAborted()),
+        deciding_again(in_doubt=in_doubt).feed(saw.AppendTooLate(), saw.AttemptAborted()),
+        deciding_again(in_doubt=in_doubt).feed(saw.AppendRefused("boom"), saw.AttemptAborted()),
+        Walk(in_doubt=in_doubt, on_divergence="fail")
+        .redoing(LOST, decided=DECIDED)
+        .feed(saw.LostFenced(), written([NEW], OTHER), saw.AttemptAborted()),
+        Walk(in_doubt=in_doubt, on_divergence="fail")
+        .redoing(LOST, stayed=(STAYED,), asked=request(0, stateful=True), decided=DECIDED)
+        .feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 9))),
     ]
     for walk in stopped:
         message = walk.only(do.StopRun).message
         assert ("Each start needs onceforall.inDoubt=aborted" in message) == (in_doubt is not None)
+
+
+def test_what_was_said_of_those_in_doubt_is_no_need_of_a_batch_that_never_had_any():
+    """A batch that is written for the first time may be lost, too, beside the word for another."""
+    gone = saw.SinksCommitted({"a": answers(STAYED, lost=[NEW])})
+    again = deciding_again(in_doubt="aborted").feed(saw.DecisionAppended(1), gone)
+    assert "needs onceforall.inDoubt=aborted" in again.only(do.StopRun).message
+    gone = saw.SinksCommitted({"a": answers(lost=[handle("a0")])})
+    first = Walk(in_doubt="aborted").committing().feed(gone)
+    assert "Each start needs" not in first.only(do.StopRun).message
 
 
 def test_what_an_attempt_wrote_without_a_commit_is_not_called_aborted():

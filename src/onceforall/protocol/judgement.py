@@ -6,7 +6,7 @@ Pure. A decision holds for its offsets alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -343,13 +343,15 @@ def differing(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str
 def divergence(
     decided: Commit,
     digests: Mapping[str, tuple[Digest, ...]],
+    said: Sequence[str] = (),
     *,
     fails: bool = False,
     lost: bool = False,
 ) -> str | None:
     """Compare the digests of a replay with the decided ones.
 
-    Only totals are compared: rows that the replay placed in other tasks are the same rows.
+    Only totals are compared: rows that the replay placed in other tasks are the same rows. ``said``
+    are the options that each start needs until the batch is decided again.
 
     Returns:
         None when every write has the same rows; otherwise a sentence that names the writes that
@@ -357,5 +359,7 @@ def divergence(
     """
     found = differing(decided, digests)
     return (
-        None if found is None else messages.diverged(decided.batch, found, fails=fails, lost=lost)
+        None
+        if found is None
+        else messages.diverged(decided.batch, found, said, fails=fails, lost=lost)
     )

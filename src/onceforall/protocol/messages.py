@@ -223,7 +223,9 @@ def in_another_order(batch: int, writes: Sequence[str], said: Sequence[str] = ()
     )
 
 
-def whole_differs(batch: int, differing: str, *, fails: bool = False) -> str:
+def whole_differs(
+    batch: int, differing: str, said: Sequence[str] = (), *, fails: bool = False
+) -> str:
     """A batch that is lost as a whole is written with other rows, or isn't, where that is to fail
     the query.
     """
@@ -232,24 +234,28 @@ def whole_differs(batch: int, differing: str, *, fails: bool = False) -> str:
         f"and the replay gives other rows than were decided ({differing}). "
         f"{'Nothing is written' if fails else 'These are written in their place'}. If rows are "
         "missing, see whether the source still has all of the batch's input."
-        f"{_to_pass(fails=fails)}"
+        f"{_to_pass(said, fails=fails)}"
     )
 
 
-def _to_pass(*, fails: bool) -> str:
+def _to_pass(said: Sequence[str], *, fails: bool) -> str:
     return (
         " To go on with the rows of the replay, start once with onceforall.onDivergence=warn."
+        f"{_as_said(said)}"
         if fails
         else ""
     )
 
 
-def diverged(batch: int, differing: str, *, fails: bool, lost: bool = False) -> str:
+def diverged(
+    batch: int, differing: str, said: Sequence[str] = (), *, fails: bool, lost: bool = False
+) -> str:
     """The replay of a decided batch gives other rows, for the query's state.
 
     Args:
         batch: which.
         differing: which writes, and how many rows.
+        said: what each start needs until the batch is decided again.
         fails: the query stops for it (``onDivergence=fail``).
         lost: a part of the decided rows is lost, and is written again from this replay, which has
             those.
@@ -273,7 +279,7 @@ def diverged(batch: int, differing: str, *, fails: bool, lost: bool = False) -> 
         f"The replay of the decided batch {batch} did not give the rows that were decided "
         f"({differing}). {stands} Common causes: floating-point sums "
         "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
-        f"{_to_pass(fails=fails)}"
+        f"{_to_pass(said, fails=fails)}"
     )
 
 
@@ -307,7 +313,7 @@ def held_up(batch: int, said: Sequence[str] = ()) -> str:
     return (
         f"Batch {batch} was ready, but the driver was held up (frozen, suspended, or waiting for "
         "the disk) until too little of the transactions' "
-        "timeout was left for the commit. Nothing was decided, and the attempt is aborted. "
+        "timeout was left for the commit. This attempt decided nothing, and is aborted. "
         f"Restart the query: it writes the batch again.{_as_said(said)}"
     )
 

@@ -71,9 +71,28 @@ def too_late(run: Run, at: Deciding, event: AppendTooLate) -> Outcome:  # noqa: 
 
 
 def refused(run: Run, at: Deciding, event: AppendRefused) -> Outcome:
-    """COMMIT can't be written: the batch is as undecided as it was."""
-    message = messages.failed(at.commit.batch, event.reason, run.config.need_no_commit)
-    return abort(run, _of_this_attempt(run, at), AttemptFailedError, message)
+    """COMMIT can't be written: the batch is as undecided as it was; one that is written again is
+    decided as it was.
+    """
+    batch, stays = at.commit.batch, run.config.need_no_commit
+    message = (
+        messages.failed(batch, event.reason, stays)
+        if at.redo is None
+        else messages.not_written_again(
+            batch,
+            event.reason,
+            run.said(in_doubt=True),
+            stays,
+            stateful=at.request.stateful,
+        )
+    )
+    return abort(
+        run,
+        _of_this_attempt(run, at),
+        AttemptFailedError,
+        message,
+        in_own_words=at.redo is not None,
+    )
 
 
 def committed(run: Run, at: Committing, event: SinksCommitted) -> Outcome:

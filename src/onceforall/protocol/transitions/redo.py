@@ -131,7 +131,10 @@ def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome
         return abort(run, event.committables, NondeterministicReplayError, message)
     other = differing(commit, event.digests) if redo.way is Way.WHOLE else None
     fails = run.config.on_divergence == "fail"
-    differs = None if other is None else messages.whole_differs(commit.batch, other, fails=fails)
+    said = run.said(in_doubt=True)
+    differs = (
+        None if other is None else messages.whole_differs(commit.batch, other, said, fails=fails)
+    )
     if differs is not None and fails:
         return abort(run, event.committables, DivergenceError, differs)
     report = () if differs is None else (ReportDivergence(commit.batch, differs),)
@@ -170,7 +173,9 @@ def _write_matched(run: Run, at: Looking, redo: Redo, event: DigestsTaken) -> Ou
     commit = at.decided.commit
     fails = run.config.on_divergence == "fail"
     differs = (
-        divergence(commit, event.digests, fails=fails, lost=True) if at.request.stateful else None
+        divergence(commit, event.digests, run.said(in_doubt=True), fails=fails, lost=True)
+        if at.request.stateful
+        else None
     )
     if differs is not None and fails:
         return stop(run, DivergenceError, differs)
