@@ -110,8 +110,13 @@ def test_a_refusal_names_all_targets_that_are_to_be_adopted():
     assert "Sink c: the last decision" in others.message
     assert "Sink b" not in others.message
     assert others.message.endswith(
-        "give the sinks another name, or start with onceforall.adoptTarget=a,c,d until a batch was "
-        "written."
+        "If the targets were replaced on purpose, give the sinks another name, or start with "
+        "onceforall.adoptTarget=a,c,d until a batch was written."
+    )
+    one = identity.judge(known, {"a": THERE})
+    assert one.message.endswith(
+        "If the target was replaced on purpose, give the sink another name, or start with "
+        "onceforall.adoptTarget=a until a batch was written."
     )
     waiting = identity.judge(known, {"a": THERE}, is_complete=False)
     assert "another name" not in waiting.message
@@ -144,7 +149,19 @@ def test_a_sink_of_another_kind_cannot_complete_what_is_decided(
         assert refusal.error is InDoubtError
         assert "prepared by a sink of the kind 'files'" in refusal.message
         assert "of the kind 'postgres' now" in refusal.message
-        assert "Start once more with the former sink" in refusal.message
+        assert "Start once more with the former sink under that name; it can" in refusal.message
+
+
+def test_all_sinks_of_another_kind_are_named():
+    of_two = kinds_of_past(
+        kinds={"a": "files", "b": "kafka"},
+        committables={"a": (handle("a5"),), "b": (handle("b5"),)},
+    )
+    kinds = {"a": "postgres", "b": "postgres"}
+    refusal = identity.judge_kinds(of_two.decided, kinds, 4)
+    assert "the sink a: it was prepared by a sink of the kind 'files'" in refusal.message
+    assert "the sink b: it was prepared by a sink of the kind 'kafka'" in refusal.message
+    assert "with the former sinks under that name; they can" in refusal.message
 
 
 # --- entries --------------------------------------------------------------------------------------

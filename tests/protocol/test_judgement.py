@@ -13,6 +13,7 @@ from onceforall.errors import (
     OvertakenError,
     PlanOverwrittenError,
 )
+from onceforall.protocol import messages
 from onceforall.protocol.entries import Claim, Digest
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import EMPTY, Decided, History
@@ -254,6 +255,15 @@ def test_rows_of_other_content_differ():
 
 def test_another_number_of_rows_differs():
     assert "a/0: 10 rows then, 9 now" in divergence(commit(0), digests(0, rows=9))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_difference_is_told_as_the_query_goes_on(fails, lost):
+    said = ["onceforall.inDoubt=aborted"]
+    told = divergence(commit(0), digests(0, rows=9), said, fails=fails, lost=lost)
+    again = "a/0: 10 rows then, 9 now"
+    assert told == messages.diverged(0, again, said, fails=fails, lost=lost)
 
 
 def test_a_write_that_only_one_of_both_has_differs():

@@ -104,6 +104,11 @@ def test_a_divergence_that_stops_the_query_says_that_nothing_is_written_and_what
     assert whole.endswith("onceforall.onDivergence=warn.")
 
 
+def test_one_word_for_all_is_spoken_of_where_there_is_more_than_one():
+    assert "The word is for all of them" in messages.unproven(41, GONE)
+    assert "The word is for all of them" not in messages.unproven(41, GONE[:1])
+
+
 def test_each_text_is_tried_here():
     made = [
         name
