@@ -91,7 +91,8 @@ def judge(
             continue
         where = (shown or {}).get(sink, "it")
         now = (
-            "nothing that has an identity: the folder, the volume or the database is not there"
+            "nothing that has an identity: the folder, the volume or the database is not there, or "
+            "the folder has lost its id ('onceforall files mend' with --id writes it again)"
             if identity is None
             else _text(identity)
         )

@@ -34,6 +34,7 @@ from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files import FileSink
 from onceforall.sinks.files.data_files import attempt_of
 from onceforall.sinks.files.driver.staged_files import read_staged
+from onceforall.sinks.files.places.local.place import LocalPlace
 from onceforall.sinks.files.task import writer
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import (
@@ -346,6 +347,52 @@ def test_what_a_person_calls_aborted_in_a_folder_with_a_new_id_leaves_the_open(t
     later.retire([json.loads(json.dumps(doubt.committable))])
     assert data_files(tmp_path) == []
     assert left_in_staging(tmp_path) == []
+
+
+def test_a_batch_of_which_the_folders_own_manifest_tells_is_complete_whatever_id_it_has(tmp_path):
+    """Names are given out once. Told to be in doubt, its rows would be taken away by hand, and the
+    manifest would refuse them for ever."""
+    sink = checked(tmp_path)
+    decided = sink.confirm([prepared(sink, numbers(2))])
+    sink.commit(permit(), decided)
+    (tmp_path / "_onceforall" / "folder.json").unlink()
+    later = checked(tmp_path)
+    assert len(later.commit(permit(), decided).completed) == 1
+    other = checked(tmp_path).confirm([prepared(checked(tmp_path), numbers(1, 2), 1)])
+    other[0]["folder"] = decided[0]["folder"]
+    assert len(later.commit(permit(1), other).in_doubt) == 1
+    assert seen(tmp_path) == [0, 1]
+
+
+def test_a_foreign_file_in_the_place_of_what_is_called_aborted_is_never_taken_for_ours(
+    tmp_path, monkeypatch
+):
+    """The driver is killed while it deletes the rest: without the temp file, what stands under the
+    target's name would count as a link that was there before."""
+    sink = checked(tmp_path, format="json")
+    (decided,) = sink.confirm([prepared(sink, numbers(2))])
+    target = tmp_path / read_staged(decided).files[0].path
+    target.write_bytes(temporary(tmp_path, decided).read_bytes().replace(b"1", b"7"))
+    later = checked(tmp_path, format="json")
+    (doubt,) = later.commit(permit(), [decided]).in_doubt
+    assert "isn't ours" in doubt.reason
+
+    class KilledError(Exception):
+        pass
+
+    def killed_behind(place, attempt):
+        discard(place, attempt)
+        raise KilledError
+
+    discard = LocalPlace.discard
+    monkeypatch.setattr(LocalPlace, "discard", killed_behind)
+    with pytest.raises(KilledError):
+        later.retire([doubt.committable])
+    monkeypatch.undo()
+    third = checked(tmp_path, format="json")
+    (lost,) = third.commit(permit(), [decided]).lost
+    third.retire([lost.committable])
+    assert data_files(tmp_path) == []
 
 
 def test_retire_leaves_the_files_of_a_committed_transaction_though_one_was_deleted(tmp_path):

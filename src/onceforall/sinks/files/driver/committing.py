@@ -41,6 +41,7 @@ from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport, LostTransaction
+from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.driver.identity import folder_id
 from onceforall.sinks.files.driver.manifest_writing import ManifestWriter
 from onceforall.sinks.files.driver.staged_files import (
@@ -78,9 +79,9 @@ class Folder:
             CommitLogError: a manifest is damaged.
         """
         strange = self._decided_for_another(committables)
-        if strange is not None:
-            return CommitReport(in_doubt=_marked(LostTransaction(c, strange) for c in committables))
         staged, in_doubt = self._read_all(batch, committables)
+        if strange is not None and (in_doubt or not self._all_recorded(batch, staged)):
+            return CommitReport(in_doubt=_marked(LostTransaction(c, strange) for c in committables))
         lost: list[LostTransaction] = []
         todo: list[StagedFiles] = []
         done: list[StagedFiles] = []
@@ -125,6 +126,17 @@ class Folder:
         gone = {str(each.committable["name"]) for each in lost}
         unique = {str(c["name"]): c for c in completed if str(c["name"]) not in gone}
         return CommitReport(tuple(unique.values()), (), tuple(lost), _marked(in_doubt))
+
+    def _all_recorded(self, batch: int, staged: Sequence[StagedFiles]) -> bool:
+        """Tell whether this folder's manifests have every attempt: names are given out once, so
+        that it is the folder, whatever became of its id.
+        """
+        manifests = {name: self.manifests_of(*name).find(batch) for name in _names(staged)}
+        return all(
+            recorded is not None and transaction.attempt in recorded.attempts
+            for transaction in staged
+            for recorded in [manifests[transaction.name.query_id, transaction.name.sink_code]]
+        )
 
     def _decided_for_another(self, committables: Sequence[Committable]) -> str | None:
         here = folder_id(self.tree)
@@ -186,11 +198,19 @@ class Folder:
             and not self.place.missing([staged])[0]
         ):
             return  # Neither lost nor committed: it waits for its commit.
+        files = () if is_committed else staged.files
+        if _IN_DOUBT in staged.committable:
+            # What stands in their places may be somebody else's, and without the temp files it
+            # would be taken for ours by whoever comes behind a crash here.
+            self._unpublish(staged, files)
         # The temp files go first, so that a driver that wakes now finds nothing to make a target
         # of.
         self.place.discard(staged.attempt)
         failpoints.hit("file.retire.temporary_deleted")
-        for file in () if is_committed else staged.files:
+        self._unpublish(staged, files)
+
+    def _unpublish(self, staged: StagedFiles, files: Iterable[DataFile]) -> None:
+        for file in files:
             self.place.unpublish(staged, file)
 
     def _read_all(
