@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import RefusedRecordError, SinkCheckError, SinkUnavailableError
+from onceforall.sink import StartInfo
 from support.postgres_sink import KEYED, Query, make_role, prepared, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
@@ -240,4 +241,76 @@ def test_a_right_that_is_lost_behind_the_decision_is_named_with_its_grant(databa
         grant = re.search(r"GRANT SELECT, INSERT, UPDATE ON public\.t TO \w+;", str(raised.value))
         connection.execute(grant.group())
     assert query.commit(0, committables).retired
+    query.sink.close()
+
+
+@pytest.fixture
+def owned(database):
+    """A role with a name that needs quotes, which owns nothing any more; and what takes from it."""
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    role, url = make_role(database, f'GRANT CREATE ON DATABASE "{name}" TO {{role}}')
+    dashed = role.replace("_", "-") + "-Etl"
+    url = url.replace(role, dashed)
+    other, _ = make_role(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f'ALTER ROLE {role} RENAME TO "{dashed}"')
+        connection.execute(KEYED)
+        connection.execute(f'GRANT SELECT, INSERT, UPDATE ON t TO "{dashed}"')
+
+    def execute(*statements):
+        with psycopg.connect(database, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    taken = {
+        "schema": f"ALTER SCHEMA onceforall OWNER TO {other}",
+        # A prepared transaction has a lock on it, which another owner would wait for.
+        "markers": f'REVOKE ALL ON onceforall.markers FROM "{dashed}"',
+    }
+    return url, execute, taken
+
+
+def follow(error, execute):
+    """Run each GRANT that an error names, as it stands there."""
+    grants = re.findall(r"GRANT [A-Z, ]+ ON [^;]*? TO [^;]+;", str(error))
+    assert grants
+    execute(*grants)
+
+
+@pytest.mark.parametrize("what", ["schema", "markers"])
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_right_on_the_sinks_own_tables_that_is_lost_behind_the_decision_comes_back_by_the_grants(
+    owned, mode, what
+):
+    url, execute, taken = owned
+    query = Query(url, None, key="id", mode=mode)
+    committables = query.prepare(0, rows(1))
+    query.sink.close()
+    execute(taken[what])
+    with pytest.raises(SinkUnavailableError, match="permission denied") as raised:
+        query.commit(0, committables)
+    follow(raised.value, execute)
+    query.commit(0, committables)
+    assert query.execute("SELECT id FROM t") == [(1,)]
+    query.sink.close()
+
+
+@pytest.mark.parametrize("what", ["schema", "markers"])
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_a_right_on_the_sinks_own_tables_that_is_lost_is_named_by_the_first_that_a_start_asks(
+    owned, mode, what
+):
+    """Of a query that has a log, that is whether the target has the last batch."""
+    url, execute, taken = owned
+    query = Query(url, None, key="id", mode=mode)
+    written = query.write(0, rows(1))
+    if written is not None:
+        query.commit(0, list(query.sink.confirm([written])))
+    execute(taken[what])
+    start = StartInfo(query.id, query.name)
+    with pytest.raises(SinkCheckError) as raised:
+        query.sink.holds(start, 0)
+    assert "staging_schema=" not in str(raised.value)
+    follow(raised.value, execute)
+    assert query.sink.holds(start, 0)
     query.sink.close()

@@ -171,6 +171,18 @@ def unavailable(error: psycopg.Error, what: str) -> SinkUnavailableError:
     return SinkUnavailableError(f"{what} {came_to}; PostgreSQL says: {words(error)}")
 
 
+def role_of(connection: Connection) -> str:
+    """Return as whom a connection works, which may be another role than it has logged in as; what
+    it had begun is rolled back.
+    """
+    try:
+        roll_back(connection)
+        row = connection.execute("SELECT current_user::pg_catalog.text").fetchone()
+    except psycopg.Error:
+        row = None
+    return connection.info.user if row is None else str(row[0])
+
+
 @contextmanager
 def in_task(connection: Connection, what: str) -> Iterator[None]:
     """Close the connection at an error, and raise one that says whether Spark should run the task

@@ -52,7 +52,8 @@ class Rights:
             operation,
         ]
         return (
-            f"{self.principal} may not {operation.upper()} {what}. Grant it: kafka-acls.sh "
+            f"{self.principal} may not {operation.upper()} {what}. Grant it (or, where it is "
+            "granted, remove the rule with DENY that forbids it): kafka-acls.sh "
             f"{shlex.join([*command, *resource])}"
         )
 

@@ -173,15 +173,16 @@ def refused_at_commit(batch: Batch, error: psycopg.Error) -> str:
     )
 
 
-def without_right(batch: Batch, said: str, role: str) -> str:
-    """Return what is told where the role lost a right between the decision and the merge."""
-    target = batch.target
+def without_right(batch: Batch, said: str, role: str, *, what: str = "the merge") -> str:
+    """Return what is told where the role lost a right between the decision and its commit."""
+    target, schema = batch.target, quoted(batch.owner.schema)
     rights = ["SELECT", "INSERT"]
     rights += ["UPDATE"] if target.key and not target.ignore else []
     rights += ["DELETE"] if target.replace else []
     return (
-        f"Batch {batch.batch} is decided, and its rows wait in staging tables, but the role lacks "
-        f"a right; PostgreSQL says: {said}. Grant what it had: GRANT {', '.join(rights)} ON "
+        f"Batch {batch.batch} is decided, but the role lacks a right that {what} needs; PostgreSQL "
+        f"says: {said}. Grant what it had: GRANT {', '.join(rights)} ON "
         f"{quoted(target.schema)}.{quoted(target.table)} TO {quoted(role)}; GRANT USAGE, CREATE ON "
-        f"SCHEMA {quoted(batch.owner.schema)} TO {quoted(role)}; the merge is tried again"
+        f"SCHEMA {schema} TO {quoted(role)}; GRANT SELECT, INSERT, UPDATE, DELETE ON "
+        f"{schema}.{quoted(markers.TABLE)} TO {quoted(role)}; {what} is tried again"
     )

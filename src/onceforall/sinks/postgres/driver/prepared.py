@@ -23,11 +23,18 @@ from onceforall.sinks.postgres.driver.outcomes import (
     not_known,
     refuse_old,
     told_without_markers,
+    without_right,
 )
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Marker
 from onceforall.sinks.postgres.prepared_transactions import finish, locked, own_gids
-from onceforall.sinks.postgres.statements import Connection, close_quietly, unavailable
+from onceforall.sinks.postgres.statements import (
+    Connection,
+    close_quietly,
+    role_of,
+    unavailable,
+    words,
+)
 
 _CONNECTIONS = 4
 
@@ -118,10 +125,20 @@ def _mark_complete(connection: Connection, batch: Batch) -> None:
         marker_lock.advance(connection, batch, marker, doing)
         failpoints.hit("postgres.mark_complete.marked")
         is_replicated = replication.commits(connection, sql.SQL("COMMIT")) is not None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _without_right(connection, batch, error) from error
     except psycopg.Error as error:
         raise unavailable(error, doing) from error
     if not is_replicated:
         raise SinkUnavailableError(f"{doing} has no answer yet: {replication.CANCELLED}")
+
+
+def _without_right(
+    connection: Connection, batch: Batch, error: psycopg.Error
+) -> SinkUnavailableError:
+    return SinkUnavailableError(
+        without_right(batch, words(error), role_of(connection), what="the commit")
+    )
 
 
 def _commit_some(
@@ -144,6 +161,8 @@ def _commit_some(
                 missing.append(committable)
             failpoints.hit("postgres.commit_prepared.after")
         return _with_proofs(connection, batch, committables, missing)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _without_right(connection, batch, error) from error
     except psycopg.Error as error:
         raise unavailable(error, batch.what("Committing")) from error
 

@@ -80,6 +80,7 @@ from onceforall.sinks.postgres.statements import (
     is_answer,
     passes,
     refuses,
+    role_of,
     roll_back,
     set_lock_timeout,
     transaction,
@@ -384,7 +385,7 @@ class Merger:
             raise SinkUnavailableError(not_now(batch, error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise SinkUnavailableError(
-                without_right(batch, words(error), _role_of(connection))
+                without_right(batch, words(error), role_of(connection))
             ) from error
         except psycopg.Error as error:
             if passes(error):
@@ -453,16 +454,6 @@ class Merger:
         held, self.held = self.held, None
         if held is not None:
             close_quietly(held.connection)
-
-
-def _role_of(connection: Connection) -> str:
-    """Return as whom a connection works, which may be another role than it has logged in as."""
-    try:
-        roll_back(connection)
-        row = connection.execute("SELECT current_user::pg_catalog.text").fetchone()
-    except psycopg.Error:
-        row = None
-    return connection.info.user if row is None else str(row[0])
 
 
 def _gone(batch: Batch, found: Mapping[str, staging.Found]) -> list[str]:

@@ -35,9 +35,10 @@ def holds(connection: Connection, options: Options, start: StartInfo, batch: int
     """Tell whether the markers have the batch, in whichever mode it was written.
 
     Raises:
-        SinkCheckError: the table of markers could run somebody's code.
+        SinkCheckError: the table of markers could run somebody's code, or the role may not use it.
     """
     start_checks.check_markers(connection, options.staging_schema)
+    start_checks.check_rights(connection, options.staging_schema)
     return marker_proofs.has_batch(
         connection, _owner(options, start), batch, schema_of(start.place)
     )

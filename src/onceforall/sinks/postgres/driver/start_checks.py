@@ -119,13 +119,28 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
         raise SinkCheckError(_no_schema(connection, schema)) from error
     # Whoever made it: somebody may have been faster.
     own_tables.warn_of_strangers(check_markers(connection, schema), marker_table.FORM)
+    check_rights(connection, schema)
+
+
+def check_rights(connection: Connection, schema: str) -> None:
+    """See that the role may use the sink's own schema and its table of markers, as far as they are
+    there.
+
+    Raises:
+        SinkCheckError: naming the right that it lacks.
+    """
     row = connection.execute(
-        "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND "
-        "pg_catalog.has_schema_privilege(%s, 'USAGE')",
-        [schema, schema],
+        "SELECT pg_catalog.has_schema_privilege(oid, 'CREATE') AND "
+        "pg_catalog.has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace "
+        "WHERE nspname OPERATOR(pg_catalog.=) %s",
+        [schema],
     ).fetchone()
-    if row is None or not row[0]:
+    if row is None:
+        return
+    if not row[0]:
         raise SinkCheckError(_no_schema(connection, schema))
+    if not marker_table.exists(connection, schema):
+        return
     missing = _missing_rights(
         connection, schema, markers.TABLE, ["SELECT", "INSERT", "UPDATE", "DELETE"]
     )
@@ -214,6 +229,9 @@ def warn_of_publications(connection: Connection, schema: str, mode: str) -> None
     )  # fmt: skip
 
 
+_ANOTHER_SCHEMA = " or name another schema with staging_schema=."
+
+
 def _no_schema(connection: Connection, schema: str) -> str:
     role = _role(connection)
     known = connection.execute(
@@ -230,9 +248,9 @@ def _no_schema(connection: Connection, schema: str) -> str:
     return (
         f"The role {role} may not make tables in the schema {schema}, in which the sink keeps "
         "staging tables and markers. Let its owner say: "
-        f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(role)}; or name another "
-        "schema with "
-        "staging_schema=."
+        f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(role)};"
+        # The markers there say which batches are complete.
+        f"{'' if marker_table.exists(connection, schema) else _ANOTHER_SCHEMA}"
     )
 
 
@@ -251,7 +269,7 @@ def _missing_rights(
 
 
 def _role(connection: Connection) -> str:
-    row = connection.execute("SELECT pg_catalog.quote_ident(current_user)").fetchone()
+    row = connection.execute("SELECT current_user::pg_catalog.text").fetchone()
     assert row is not None
     return str(row[0])
 
