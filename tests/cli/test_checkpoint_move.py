@@ -699,3 +699,9 @@ def test_a_checkpoint_that_is_older_than_its_log_is_not_called_whole(tmp_path, c
         "Batch 3 is decided in the commit log, and Spark's folder offsets ends at batch 0" in said
     )
     assert "Nothing is to be mended" not in said
+    (checkpoint.path / "commits" / "0").write_bytes(b"")
+    for _ in range(2):
+        assert main(["checkpoint", "mend", str(checkpoint.path)]) == 1
+    said = capsys.readouterr().out
+    assert "commits/0" in said
+    assert said.count("Batch 3 is decided in the commit log") == 2

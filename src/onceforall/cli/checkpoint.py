@@ -70,9 +70,8 @@ def _mend(arguments: argparse.Namespace) -> int:
     )
     if done.dry_run and done.steps:
         print("Nothing is changed; this is what would be done:")
-    for step in done.steps or (
-        done.amiss or "Nothing is to be mended: Spark's files are as the commit log says.",
-    ):
+    told = [*done.steps, *([done.amiss] if done.amiss else [])]
+    for step in told or ("Nothing is to be mended: Spark's files are as the commit log says.",):
         print(step)
     return 1 if done.amiss else 0
 

@@ -20,14 +20,11 @@ Between 3 and 4 neither place can be started with onceforall, and both say which
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from onceforall.commit_log import CommitLog, Store, binding, repointing
@@ -43,16 +40,15 @@ from onceforall.errors import (
 from onceforall.operate import moving
 from onceforall.protocol.entries import Claim
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark import mending
+from onceforall.spark import mending, state_paths
 from onceforall.spark.commits import sync_folder
-from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
+from onceforall.spark.remote_path import AnyPath, create_file, files_below, store_at
 from onceforall.spark.repairs import SetAside, set_aside_under
 from onceforall.spark.stores import Stores
 
 __all__ = ["MovedCheckpoint", "move_checkpoint"]
 
 _METADATA = "metadata"
-_STATE_METADATA = ("state", "_metadata", "v2")
 
 
 @dataclass(frozen=True)
@@ -193,9 +189,9 @@ def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> list[str]:
                 f"{_at(old, name)} has vanished while it was copied: does the query still run? "
                 "Nothing was moved. Stop it, and try again."
             ) from error
-        if _is_metadata_of_state(name):
+        if state_paths.is_metadata(name):
             try:
-                content = _renamed(content, old, new)
+                content = state_paths.renamed(content, old, new)
             except ValueError as error:
                 raise CheckpointMismatchError(
                     f"{_at(old, name)} is damaged: it is no metadata of state as Spark writes it "
@@ -282,45 +278,6 @@ def _parents(new: Path, names: list[str]) -> set[Path]:
     return {
         parent for name in names for parent in (new / name).parents if parent.is_relative_to(new)
     }
-
-
-def _is_metadata_of_state(name: str) -> bool:
-    parts = name.split("/")
-    return len(parts) == 5 and (parts[0], parts[2], parts[3]) == _STATE_METADATA
-
-
-def _renamed(content: bytes, old: AnyPath, new: AnyPath) -> bytes:
-    """Let the metadata of an operator's state name its schema files in the new place.
-
-    Spark writes whole paths there (``OperatorStateMetadataV2.stateSchemaFilePaths``), and a start
-    reads them.
-    """
-    version, _, text = content.decode().partition("\n")
-    renamed = _with_paths(json.loads(text), old, new)
-    return f"{version}\n{json.dumps(renamed, separators=(',', ':'))}".encode()
-
-
-def _with_paths(value: Any, old: AnyPath, new: AnyPath) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_paths(each, old, new) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_with_paths(each, old, new) for each in value]
-    inside = _inside(value, old) if isinstance(value, str) else None
-    if inside is None:
-        return value
-    return f"{'file:' if isinstance(new, Path) else ''}{new}/{inside}"
-
-
-def _inside(text: str, old: AnyPath) -> str | None:
-    """Return a path's part below the old place; None: it isn't in there."""
-    if isinstance(old, RemotePath):
-        return text.removeprefix(f"{old}/") if text.startswith(f"{old}/") else None
-    path = Path(re.sub("^file:(//)?", "", text))
-    if not path.is_absolute():
-        return None
-    # Spark writes what it was given, which may lead through a link.
-    resolved = path.resolve()
-    return str(resolved.relative_to(old)) if resolved.is_relative_to(old) else None
 
 
 # --- the new place --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from onceforall.common.machine import boot_id
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.protocol.entries import Claim
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import state_paths
 from onceforall.spark.damages import Known, id_in, needed, planned_anew
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.repairs import SET_ASIDE, Repair, carry_out
@@ -179,7 +180,9 @@ def mend(
         return known, [*needed(path, known), *planned_anew(path, known)]
 
     done = _mended(asked, judge, dry_run=dry_run)
-    return done if done.steps else replace(done, amiss=amiss)
+    if done.steps and not dry_run:
+        judge()
+    return replace(done, amiss=amiss)
 
 
 def _without_its_plan(checkpoint: AnyPath, known: Known) -> str:
@@ -215,7 +218,8 @@ def _mended(
                 return Mended(tuple(done), dry_run)
             known, repairs = judged[0], _once(judged[1])
             if dry_run:
-                return Mended(tuple(map(str, repairs)), dry_run=True)
+                led = _led_here(asked, reason, dry_run=True)
+                return Mended((*map(str, repairs), *led), dry_run=True)
             for repair in repairs:
                 step = str(repair)
                 try:
@@ -235,7 +239,7 @@ def _mended(
                     logger.warning("%s: %s", reason, step)
                 done.append(step)
             else:
-                return Mended(tuple(done))
+                return Mended((*done, *_led_here(asked, reason)))
         if gone is not None:
             raise gone
     except OSError as error:
@@ -248,6 +252,15 @@ def _mended(
         f"The checkpoint {asked.checkpoint} can't be mended: runs of its query start again and "
         "again meanwhile. Stop the query, and repeat this."
     )
+
+
+def _led_here(asked: _Asked, reason: str | None, *, dry_run: bool = False) -> list[str]:
+    if not asked.adopt:
+        return []
+    steps = state_paths.lead_here(asked.checkpoint, dry_run=dry_run)
+    for step in steps if reason is not None and not dry_run else ():
+        logger.warning("the checkpoint was moved: %s", step)
+    return steps
 
 
 def _once(found: Sequence[Repair]) -> list[Repair]:
