@@ -474,4 +474,7 @@ def test_names_of_sinks_may_stand_in_one_text_and_a_name_may_have_a_comma():
 
     assert told("a, b", ["a", "b"]) == told(["a", "b"], ["a", "b"]) == ("a", "b")
     assert told("a,b", ["a,b"]) == told(["a,b"], ["a,b"]) == ("a,b",)
+    assert told("a,b, c", ["a,b", "c"]) == told(["c,a,b"], ["a,b", "c"])[::-1] == ("a,b", "c")
+    assert told("a,b,c", ["a,b", "a", "b,c"]) == ("a,b", "c")
+    assert told("x,,y,", ["a"]) == ("x", "y")
     assert told((), ()) == ()

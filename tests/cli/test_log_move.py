@@ -207,6 +207,15 @@ def test_a_log_that_was_moved_by_the_command_may_be_moved_by_hand_afterwards(
     assert_sealed(old_place(checkpoint))
 
 
+def test_an_older_pointer_that_is_damaged_stands_in_nobodys_way(checkpoint, tmp_path):
+    checkpoint.live(0)
+    checkpoint.move(tmp_path / "b")
+    checkpoint.live(1)
+    older = sorted((checkpoint.home / "pointer").iterdir())[0]
+    older.write_bytes(b"")
+    checkpoint.live(2)
+
+
 def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):
     log, generation = checkpoint.live(0)
     log.append(generation, commit(1))
@@ -238,6 +247,12 @@ def test_the_log_of_a_checkpoint_that_was_renamed_is_moved_where_that_is_said(ch
     target = str(tmp_path / "elsewhere")
     with pytest.raises(CheckpointMismatchError, match=r"copied or moved.*--adopt-checkpoint"):
         move_log(str(renamed), target)
+    metadata = renamed / "metadata"
+    metadata.write_text(json.dumps({"id": "another"}))
+    with pytest.raises(CheckpointMismatchError) as raised:
+        move_log(str(renamed), target)
+    assert "--adopt-checkpoint" not in str(raised.value)
+    metadata.write_text(json.dumps({"id": QUERY}))
     assert main(["log", "move", str(renamed), target, "--adopt-checkpoint"]) == 0
     checkpoint.path, checkpoint.home = renamed, renamed / "onceforall"
     assert checkpoint.start()[2].decided.commit.batch == 0

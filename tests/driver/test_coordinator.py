@@ -722,6 +722,24 @@ def test_a_commit_that_waits_is_ended_some_time_after_a_stop_and_done_by_the_nex
     assert later.sinks["a"].of("commit")[0] == (0, ["t0"])
 
 
+def test_a_sweep_between_two_batches_that_waits_is_ended_some_time_after_a_stop(monkeypatch):
+    """No batch comes behind it whose names it could meet."""
+    monkeypatch.setattr(coordinator_module, "COMMITS_END_WITHIN_S", 0.5)
+    sink = WaitingSink()
+
+    def recover(_sweep):
+        sink.waits.set()
+        if sink.ended.wait(10):
+            raise SinkUnavailableError("it was told to end")
+        return 0
+
+    sink.recover = recover
+    query = Query(sinks={"a": sink}, stop=sink.waits.is_set)
+    query.coordinator.pending.append(do.SweepOwn({"a": Sweep("query", "a", 1, own=True)}))
+    query.coordinator.step()
+    assert sink.of("stop_committing")
+
+
 # --- attempts that fail ---------------------------------------------------------------------------
 
 

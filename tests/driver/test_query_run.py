@@ -21,6 +21,7 @@ from onceforall.errors import (
     FencedError,
     OptionError,
     SinkCheckError,
+    SinkUnavailableError,
     UnsupportedQueryError,
 )
 from onceforall.protocol.sweeping import Sweep
@@ -273,6 +274,21 @@ def test_a_start_tells_of_every_sink_that_is_to_be_mended():
         query_run._check_each({"a": fails("no right.")})
 
 
+def test_what_is_to_be_mended_is_told_before_a_sink_that_gives_no_answer():
+    """It may pass by itself; the other does not."""
+
+    def wrong():
+        raise SinkCheckError("no right.")
+
+    def away():
+        raise SinkUnavailableError("no answer.")
+
+    with pytest.raises(SinkCheckError, match=r"^no right\. Sink b, too: no answer\.$"):
+        query_run._check_each({"a": wrong, "b": away, "c": away})
+    with pytest.raises(SinkUnavailableError, match=r"^no answer\.$"):
+        query_run._check_each({"b": away, "a": wrong})
+
+
 class Swept:
     """A sink whose sweeps are counted, and end when they may."""
 
@@ -362,6 +378,34 @@ def test_the_end_of_a_process_waits_for_an_abort_that_goes_on_and_repeats_what_f
     quick.begun = threading.Semaphore(0)
     run.settle(time.monotonic() + 60)
     assert quick.told == ["swept"] * 2
+    sweeps.patiently("quick", lambda: False)
+    sweeps.sweep_all({"quick": Sweep("query", "quick", 2)})  # Older: it need not have that.
+    run.settle(time.monotonic() + 60)
+    assert quick.told == ["swept"] * 4
+
+
+def test_the_end_of_a_process_repeats_an_abort_whose_turn_never_came(monkeypatch, slow_and_quick):
+    """An older sweep that hung, and then succeeded, had nothing of what was to be aborted."""
+    run = run_of(Execution(True), {})
+    run._coordinator.settled = lambda seconds: True
+    run._forget_aborted = lambda: None
+    run._sweeper = sweeps = sweeper_of(run)
+    slow = slow_and_quick["slow"]
+    sweeps._sinks = {"slow": slow}
+    sweeps.repeat({"slow": Sweep("query", "slow", 3)}, 3)
+    monkeypatch.setattr(sweeper, "SLOW_SWEEP_S", 0.05)
+    sweeps.sweep_all({"slow": Sweep("query", "slow", 3)})
+    aborted = threading.Event()
+    sweeps.patiently("slow", aborted.set)
+    sweeps.repeat({"slow": Sweep("query", "slow", 3, own=True)}, 3)
+    slow.may_end.set()
+    until(lambda: slow.told, 20, "the older sweep ends")
+    until(lambda: not sweeps._turns["slow"].locked(), 20, "its turn is over")
+    assert not aborted.is_set()
+    for _ in range(2):
+        run.settle(time.monotonic() + 60)
+    assert slow.told == ["swept"] * 2
+    assert slow.count == 2
 
 
 def test_a_sink_whose_sweep_hangs_holds_up_no_other_and_has_one_sweep_at_a_time(

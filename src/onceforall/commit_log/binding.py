@@ -208,7 +208,8 @@ def find(
             first,
             keep_ends=pointer is not None and pointer.keep_ends,
         )
-    if here and not _lay_here(home):
+    # An older pointer that is damaged stands in nobody's way.
+    if here and not pointer.from_home and not _lay_here(home):
         raise CheckpointMismatchError(
             f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a "
             f"pointer to another one in {pointer.location}. "

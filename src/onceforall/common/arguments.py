@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onceforall.errors import OptionError, UnsupportedQueryError
@@ -204,14 +204,23 @@ def sinks(name: str, value: object, known: Collection[str]) -> tuple[str, ...]:
     Args:
         name: of the argument.
         value: a text, or several.
-        known: the sinks that there are; a name of one may have a comma in it.
+        known: the sinks that there are; a name of one may have a comma in it, and the longest that
+            is known counts.
 
     Raises:
         OptionError: it is neither that nor a list of texts.
     """
     given = names(name, value, "the names of sinks, as a list of texts")
-    parted = ([each] if each in known else each.split(",") for each in given)
-    return tuple(part.strip() for parts in parted for part in parts if part.strip())
+    return tuple(part for text in given for part in _parted(text.split(","), known) if part)
+
+
+def _parted(parts: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    while parts:
+        count = len(parts)
+        while count > 1 and ",".join(parts[:count]).strip() not in known:
+            count -= 1
+        yield ",".join(parts[:count]).strip()
+        parts = parts[count:]
 
 
 def mapping(name: str, value: object, expected: str) -> dict[str, Any]:

@@ -446,7 +446,12 @@ class Coordinator:
 
     def _sweep_own(self, decision: do.SweepOwn) -> None:
         # To its end, however long that takes: it covers names that the next batch writes under.
-        self._per_sink(decision.sweeps, lambda name: self._sweep_now(name, decision.sweeps[name]))
+        # Behind a stop there is none.
+        def sweep(name: str) -> None:
+            with self._stoppable(name):
+                self._sweep_now(name, decision.sweeps[name])
+
+        self._per_sink(decision.sweeps, sweep)
 
     def _retire(self, decision: do.RetireHandles) -> None:
         def one(name: str) -> None:
@@ -554,7 +559,9 @@ class Coordinator:
 
     @contextmanager
     def _stoppable(self, name: str) -> Iterator[None]:
-        """Let a sink that can do so end its commit, some time after the query is asked to stop."""
+        """Let a sink that can do so end its commit, or a sweep that is waited for, some time after
+        the query is asked to stop.
+        """
         sink = self._resources.sinks[name]
         if type(sink).stop_committing is TwoPhaseCommitSink.stop_committing:
             yield

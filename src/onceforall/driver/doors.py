@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall.common import arguments, logs
@@ -55,10 +55,8 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "onceforall.redo": ("redo", str),
     "onceforall.inDoubt": ("in_doubt", str),
     "onceforall.lostRows": ("lost_rows", str),
-    "onceforall.adoptTarget": (
-        "adopt_target",
-        lambda value: tuple(name.strip() for name in value.split(",")),
-    ),
+    # Which names these are is known when the sinks are.
+    "onceforall.adoptTarget": ("adopt_target", lambda value: (value,)),
 }
 
 
@@ -330,6 +328,8 @@ class StreamWriter:
         spark = self._frame.sparkSession
         location = absolute_location(spark, self._checkpoint_location())
         settings = Settings(**self._settings)
+        adopted = arguments.sinks("adopt_target", settings.adopt_target, self._sinks)
+        settings = replace(settings, adopt_target=adopted)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         check_adopted(settings.adopt_target, self._sinks)
         as_they_are = [name for name, transform in self._transforms.items() if transform is None]

@@ -246,14 +246,23 @@ def check_sinks(
 def _check_each(checks: Mapping[str, Callable[[], None]]) -> None:
     """Check sinks, and tell of all that are to be mended: each start would tell of one more."""
     found: dict[str, ConfigurationError] = {}
+    other: tuple[str, Exception] | None = None
     for name, check in checks.items():
         try:
             check()
         except ConfigurationError as error:  # noqa: PERF203  each is told
             found[name] = error
+        except Exception as error:
+            if not found:
+                raise
+            # It may pass by itself; what a person has to mend is told first.
+            other = other or (name, error)
     if not found:
         return
-    (_, first), *others = found.items()
+    told: list[tuple[str, Exception]] = [*found.items()]
+    if other is not None:
+        told.append(other)
+    (_, first), *others = told
     if others:
         more = (f" Sink {name}, too: {text_of(error)}" for name, error in others)
         first.args = (f"{text_of(first)}{''.join(more)}",)

@@ -67,7 +67,12 @@ class Sweeper:
         self._sealed_below = 0
         self._is_clean = True
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._not_swept: set[str] = set()
+        self._failing: set[str] = set()
+        # Per sink: how many have been asked for by ``patiently``, how many of them what is repeated
+        # covers, and how many of them are done.
+        self._asked: defaultdict[str, int] = defaultdict(int)
+        self._covered: Mapping[str, int] = {}
+        self._done: defaultdict[str, int] = defaultdict(int)
         self._changed = threading.Event()
         self._closed = threading.Event()
 
@@ -86,7 +91,7 @@ class Sweeper:
 
     def repeat(self, sweeps: Mapping[str, Sweep], sealed_below: int) -> None:
         """Sweep these from now on, and clean the log below a generation."""
-        self._sweeps, self._sealed_below = sweeps, sealed_below
+        self._sweeps, self._covered, self._sealed_below = sweeps, dict(self._asked), sealed_below
         self._is_clean = False
         self._changed.set()
 
@@ -98,7 +103,12 @@ class Sweeper:
             leftovers: sweeps with the run's own generation; none where it left nothing.
             within_s: for so many seconds it is waited for.
         """
-        again = {name: s for name, s in self._sweeps.items() if name in self._not_swept}
+        again = {
+            name: sweep
+            for name, sweep in self._sweeps.items()
+            if name in self._failing or self._done[name] < self._asked[name]
+        }
+        self._covered = dict(self._asked)
         self.sweep_all(leftovers or again, within_s)
 
     def soon(self) -> None:
@@ -168,11 +178,20 @@ class Sweeper:
         # Each on its own: one that is away must not hold back the others.
         self._beside(
             {
-                name: partial(self._noting, name, partial(self._sweep, name, sweep))
+                name: partial(
+                    self._noting,
+                    name,
+                    partial(self._sweep, name, sweep),
+                    self._covered_by(name, sweep),
+                )
                 for name, sweep in sweeps.items()
             },
             SLOW_SWEEP_S if within_s is None else within_s,
         )
+
+    def _covered_by(self, name: str, sweep: Sweep) -> int:
+        # An older one may have nothing of what was asked for since.
+        return self._covered.get(name, 0) if sweep == self._sweeps.get(name) else 0
 
     def patiently(self, name: str, action: Callable[[], bool]) -> None:
         """Sweep a sink, or abort there, in the order of others who do so; what takes longer than
@@ -183,14 +202,16 @@ class Sweeper:
             action: tells whether it succeeded, and raises nothing.
         """
         # At once: its turn may not come.
-        self._not_swept.add(name)
-        self._beside({name: partial(self._noting, name, action)}, SLOW_SWEEP_S)
+        self._asked[name] += 1
+        number = self._asked[name]
+        self._beside({name: partial(self._noting, name, action, number)}, SLOW_SWEEP_S)
 
-    def _noting(self, name: str, action: Callable[[], bool]) -> None:
+    def _noting(self, name: str, action: Callable[[], bool], number: int) -> None:
         if action():
-            self._not_swept.discard(name)
+            self._failing.discard(name)
+            self._done[name] = max(self._done[name], number)
         else:
-            self._not_swept.add(name)
+            self._failing.add(name)
 
     def _beside(self, actions: Mapping[str, Callable[[], object]], within_s: float) -> None:
         until, done = time.monotonic() + within_s, set[str]()

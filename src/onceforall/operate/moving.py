@@ -22,7 +22,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 
 from onceforall.commit_log import CommitLog, Store, binding, repointing
@@ -191,9 +191,9 @@ def copy_log(
     config = RunConfig(query_id, "", str(path), (), adopt_checkpoint=adopt, **asdict(here))
     refusal = judge_claim(config, newest)
     if refusal is not None:
-        raise refusal.error(
-            f"{refusal.message} Or give this command --adopt-checkpoint (adopt_checkpoint=True)."
-        )
+        adopted = judge_claim(replace(config, adopt_checkpoint=True), newest) is None
+        way = " Or give this command --adopt-checkpoint (adopt_checkpoint=True)." if adopted else ""
+        raise refusal.error(f"{refusal.message}{way}")
     owner = f"{whoami()} (log move)"
     # The next start compares its sinks with those of the run before the move.
     kinds = {} if newest is None else newest.kinds
