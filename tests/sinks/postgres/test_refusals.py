@@ -8,6 +8,7 @@ import pytest
 
 from onceforall.errors import RefusedRecordError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import PostgresSink
 from support.postgres_sink import KEYED, Query, make_role, prepared, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
@@ -293,6 +294,25 @@ def test_a_right_on_the_sinks_own_tables_that_is_lost_behind_the_decision_comes_
     query.commit(0, committables)
     assert query.execute("SELECT id FROM t") == [(1,)]
     query.sink.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"), [("schema", "whom this role need not trust"), ("markers", "may not be read")]
+)
+def test_markers_that_this_role_may_not_read_are_not_held_for_markers_without_the_batch(
+    owned, what, words
+):
+    """The target would be called older than the log, and a backup be put in its place."""
+    url, execute, taken = owned
+    query = Query(url, None, key="id")
+    query.commit(0, query.prepare(0, rows(1)))
+    query.sink.close()
+    execute(taken[what])
+    sink = PostgresSink(url, "t", key="id", staging_schema="fresh")
+    start = StartInfo(query.id, query.name, place={"schema": "onceforall"})
+    with pytest.raises(SinkCheckError, match=f"onceforall.markers, which.*{words}"):
+        sink.holds(start, 0)
+    sink.close()
 
 
 @pytest.mark.parametrize("what", ["schema", "markers"])

@@ -9,11 +9,12 @@ from dataclasses import replace
 import psycopg
 from psycopg import sql
 
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, SinkCheckError
 from onceforall.sinks.postgres.driver import marker_table, own_tables
 from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import CONFIRMED, PART, TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection
+from onceforall.sinks.postgres.table_names import quoted
 
 NO_TABLE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
 """What PostgreSQL answers where the table of markers, or its schema, isn't there."""
@@ -33,13 +34,39 @@ def has_batch(connection: Connection, owner: Owner, batch: int, kept_in: str | N
         owner: whose.
         batch: which.
         kept_in: the schema that had its marker, by the commit log; None: it doesn't say.
+
+    Raises:
+        SinkCheckError: the schema that had it is there, and this role may not read its markers, or
+            doesn't trust who owns them.
     """
     if marker_table.exists(connection, owner.schema) and says(connection, owner, batch):
         return True
     places = places_of(connection, owner, batch, parts=False)
     if kept_in is not None and marker_table.exists(connection, kept_in):
+        if kept_in not in places and kept_in != owner.schema:
+            _check_told(connection, owner, batch, kept_in)
         return kept_in in places
     return bool(places)
+
+
+def _check_told(connection: Connection, owner: Owner, batch: int, schema: str) -> None:
+    """See that markers which don't have a batch were read: else they may have it."""
+    for found in own_tables.find(connection, marker_table.FORM, schema):
+        if found.is_readable and not found.flaws and not found.strangers:
+            continue
+        why = (
+            f"belongs to {', '.join(found.strangers)}, whom this role need not trust"
+            if found.strangers
+            else "is not as the library makes it"
+            if found.flaws
+            else "may not be read by this role"
+        )
+        raise SinkCheckError(
+            f"The marker of batch {batch} was in {quoted(schema)}.{TABLE}, which {why}. So nobody "
+            f"can tell whether the batch is in this database, and {quoted(owner.schema)}, where "
+            f"the sink is to keep markers now, hasn't it. Put staging_schema={schema!r} back, and "
+            "grant what that start asks for; or let its owner give schema and table to this role."
+        )
 
 
 def says(connection: Connection, owner: Owner, batch: int) -> bool:
