@@ -108,6 +108,17 @@ def test_where_nothing_is_wrong_nothing_is_changed(checkpoint, capsys):
     assert checkpoint.files() == before
 
 
+def test_a_plan_that_the_command_puts_back_is_not_called_missing_for_good(checkpoint, capsys):
+    before = checkpoint.files()
+    checkpoint.lose("offsets/1")
+    for dry_run in (["--dry-run"], []):
+        assert main(["checkpoint", "mend", str(checkpoint.path), *dry_run]) == 0
+        said = capsys.readouterr().out
+        assert "offsets/1 is missing, though batch 1 is decided" in said
+        assert "edited, restored" not in said
+    assert checkpoint.files() == before
+
+
 def test_what_is_planned_and_not_decided_is_only_set_aside_where_it_is_torn(checkpoint):
     checkpoint.write("commits/1", COMMITTED)
     checkpoint.write("offsets/2", PLAN.replace(":3", ":9"))

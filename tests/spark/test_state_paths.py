@@ -4,6 +4,7 @@ isn't any more where it was."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,52 @@ def test_a_checkpoint_that_is_moved_again_names_none_of_its_earlier_places(tmp_p
         f"file:{new}/{SCHEMA}",
         "file:/was/elsewhere",
     ]
+
+
+def test_of_a_path_in_the_old_place_nobody_asks_whether_the_file_is_there(tmp_path):
+    there, new = Place(tmp_path / "here"), tmp_path / "new"
+    path = f"file:{there.path}/state/0/_stateSchema/default/9_gone"
+    assert named(state_paths.renamed(metadata(path), there.path, new)) == [
+        f"file:{new}/state/0/_stateSchema/default/9_gone"
+    ]
+
+
+def test_it_is_durable_before_it_has_its_name_and_its_name_is(tmp_path, monkeypatch):
+    there = Place(tmp_path / "here", f"file:/was/{SCHEMA}")
+    synced, folders = [], []
+
+    def fsync(number):
+        synced.append(named(Path(f"/proc/self/fd/{number}").read_bytes()))
+        assert there.named() == [f"file:/was/{SCHEMA}"]
+
+    monkeypatch.setattr(state_paths.os, "fsync", fsync)
+    monkeypatch.setattr(state_paths, "sync_folder", folders.append)
+    state_paths.lead_here(there.path)
+    assert synced == [there.named()] == [[f"file:{there.path}/{SCHEMA}"]]
+    assert folders == [there.file.parent]
+
+
+def test_a_crash_leaves_the_one_or_the_other_and_no_checksum_of_another(tmp_path, monkeypatch):
+    there = Place(tmp_path / "here", f"file:/was/{SCHEMA}")
+    crc = there.file.with_name(".0.crc")
+    crc.write_bytes(b"of before")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        state_paths.lead_here(there.path)
+    assert not crc.exists()
+    assert [file.name for file in there.file.parent.iterdir()] == ["0"]
+    assert there.named() == [f"file:/was/{SCHEMA}"]
+    monkeypatch.undo()
+    assert len(state_paths.lead_here(there.path)) == 1
+
+
+def test_a_start_warns_of_each_file_that_it_writes(tmp_path, caplog):
+    there = Place(tmp_path / "here", f"file:/was/{SCHEMA}")
+    asked = mending._Asked(there.path, None, mending.Stores(), adopt=True)
+    mending._led_here(asked, "after a loss of power", dry_run=True)
+    assert not caplog.records
+    (step,) = mending._led_here(asked, "after a loss of power")
+    assert [r.getMessage() for r in caplog.records] == [f"the checkpoint was moved: {step}"]
 
 
 def test_on_a_store_it_is_written_over():

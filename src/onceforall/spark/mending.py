@@ -180,8 +180,12 @@ def mend(
         return known, [*needed(path, known), *planned_anew(path, known)]
 
     done = _mended(asked, judge, dry_run=dry_run)
-    if done.steps and not dry_run:
-        judge()
+    if not done.steps:
+        return replace(done, amiss=amiss)
+    if dry_run:
+        # What these steps would leave is not known.
+        return done
+    judge()
     return replace(done, amiss=amiss)
 
 

@@ -361,6 +361,9 @@ def test_a_batch_of_which_the_folders_own_manifest_tells_is_complete_whatever_id
     other = checked(tmp_path).confirm([prepared(checked(tmp_path), numbers(1, 2), 1)])
     other[0]["folder"] = decided[0]["folder"]
     assert len(later.commit(permit(1), other).in_doubt) == 1
+    late = prepared(checked(tmp_path), numbers(1, 5), partition=1)
+    beside = [*decided, {**late, "folder": decided[0]["folder"]}]
+    assert len(later.commit(permit(), beside).in_doubt) == 2
     assert seen(tmp_path) == [0, 1]
 
 
