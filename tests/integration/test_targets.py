@@ -140,13 +140,14 @@ def test_a_folder_from_an_older_backup_is_found_to_be_behind_and_can_be_adopted(
 
 
 def test_a_new_folder_is_adopted_by_a_users_word_and_known_from_then_on(pipeline, tmp_path):
+    name = "east,west"  # It is one sink: the option is for several, with commas between them.
     pipeline.add()
-    pipeline.run()
+    pipeline.run(name=name)
     (tmp_path / "out").rename(tmp_path / "old")
     pipeline.add()
-    pipeline.run(adoptTarget="out")
+    pipeline.run(name=name, adoptTarget=name)
     pipeline.add()
-    pipeline.run()
+    pipeline.run(name=name)
     assert pipeline.batches() == [1, 2]
     (tmp_path / "out").rename(tmp_path / "new")
     (tmp_path / "old").rename(tmp_path / "out")
@@ -154,7 +155,7 @@ def test_a_new_folder_is_adopted_by_a_users_word_and_known_from_then_on(pipeline
     with pytest.raises(
         CheckpointMismatchError, match="the last decision that names it wrote to folder"
     ):
-        pipeline.run()
+        pipeline.run(name=name)
 
 
 @pytest.mark.long

@@ -288,8 +288,12 @@ def test_a_right_on_the_sinks_own_tables_that_is_lost_behind_the_decision_comes_
     committables = query.prepare(0, rows(1))
     query.sink.close()
     execute(taken[what])
-    with pytest.raises(SinkUnavailableError, match="permission denied") as raised:
-        query.commit(0, committables)
+    named = "the commit" if mode == "prepared" else "the merge"
+    for _ in range(2):  # Behind the first one, what was prepared is committed.
+        with pytest.raises(SinkUnavailableError, match="permission denied") as raised:
+            query.commit(0, committables)
+        assert f"lacks a right that {named} needs; PostgreSQL says" in str(raised.value)
+        assert f"{named} is tried again" in str(raised.value)
     follow(raised.value, execute)
     query.commit(0, committables)
     assert query.execute("SELECT id FROM t") == [(1,)]
@@ -313,6 +317,24 @@ def test_markers_that_this_role_may_not_read_are_not_held_for_markers_without_th
     with pytest.raises(SinkCheckError, match=f"onceforall.markers, which.*{words}"):
         sink.holds(start, 0)
     sink.close()
+
+
+def test_markers_that_were_read_and_do_not_have_the_batch_prove_that_it_is_not_here(owned):
+    url, execute, taken = owned
+    query = Query(url, None, key="id")
+    query.commit(0, query.prepare(0, rows(1)))
+    start = StartInfo(query.id, query.name, place={"schema": "onceforall"})
+    sink = PostgresSink(url, "t", key="id", staging_schema="fresh")
+    assert sink.holds(start, 0)
+    assert sink.holds(start, 1) is False
+    sink.close()
+    execute(taken["schema"])
+    with pytest.raises(SinkCheckError) as raised:
+        query.sink.holds(start, 0)
+    follow(raised.value, execute)
+    assert query.sink.holds(start, 0)
+    assert query.sink.holds(start, 1) is False
+    query.sink.close()
 
 
 @pytest.mark.parametrize("what", ["schema", "markers"])
