@@ -4,7 +4,9 @@ somebody planted who didn't know the tests.
 
 A bug that the chosen tests let through goes to the simulator, where that drives the module, then to
 the slow tests that run its lines, and with ``--beside`` to all tests of ``make test`` in the folders
-of its room: those that start servers are not looked at by ``choosing.py``. Ends with 1 when one survived that nobody has judged
+of its room: those that start servers are not looked at by ``choosing.py``. ``--since COMMIT`` makes
+bugs of the lines that were changed since, and ``--tests`` says which tests are to notice them:
+behind a mend, both take minutes. Ends with 1 when one survived that nobody has judged
 (``verdicts.toml``). What was tried stands in build/mutants/generated.json at any time, and
 ``--resume`` goes on from there: a bug that was noticed stays noticed as long as its module and the
 file of the test are as they were, and one that survived as long as the package and all tests are.
@@ -18,7 +20,9 @@ import argparse
 import json
 import math
 import random
+import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -71,6 +75,25 @@ def bugs_in(source: Path, folders: Iterable[str]) -> list[Generated]:
         path = source / name
         files += [path] if path.is_file() else sorted(path.rglob("*.py"))
     return [bug for file in files for bug in bugs_of(source, str(file.relative_to(source)))]
+
+
+def lines_since(commit: str, source: Path = SOURCE) -> dict[str, set[int]]:
+    """Return, by module below the package's folder, the lines that aren't as they were in a commit.
+
+    Raises:
+        subprocess.CalledProcessError: git knows no such commit.
+    """
+    command = ["git", "diff", "--unified=0", "--relative", commit, "--", "*.py"]
+    told = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True).stdout
+    found: dict[str, set[int]] = {}
+    file = ""
+    for line in told.splitlines():
+        if line.startswith("+++ "):
+            file = line.removeprefix("+++ b/")
+        elif hunk := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(hunk[1]), int(hunk[2] or 1)
+            found.setdefault(file, set()).update(range(first, first + count))
+    return {file: lines for file, lines in found.items() if lines}
 
 
 def with_checks(
@@ -127,13 +150,20 @@ def status_of(verdict: Verdict) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says, and return the exit code."""
     options = _parser().parse_args(arguments)
-    chosen = choosing.read(options.lines)
-    found = bugs_in(SOURCE, options.folders)
+    changed = None if options.since is None else lines_since(options.since)
+    found = bugs_in(SOURCE, options.folders or changed or ())
+    if changed is not None:
+        found = [bug for bug in found if changed.get(bug.file, set()).intersection(bug.lines)]
     if options.outside:
         planted, gone = outside.load()
         print(f"The code at the place of {len(gone)} has changed since: {', '.join(gone) or '-'}")
         found += planted
-    bugs = [with_checks(bug, chosen, slow=options.slow, quick_s=options.quick_s) for bug in found]
+    if options.tests:
+        bugs = [replace(bug, checks=tuple(options.tests)) for bug in found]
+    else:
+        chosen = choosing.read(options.lines)
+        slow, quick_s = options.slow, options.quick_s
+        bugs = [with_checks(bug, chosen, slow=slow, quick_s=quick_s) for bug in found]
     if options.beside:
         bugs = [with_whole_folders(bug) for bug in bugs]
     if options.sample is not None:
@@ -156,6 +186,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="generated", description=__doc__)
     parser.add_argument("folders", nargs="*", help="of modules, or modules, below src/onceforall")
+    parser.add_argument(
+        "--since", metavar="COMMIT", help="of lines alone that were changed since then"
+    )
+    parser.add_argument(
+        "--tests",
+        action="append",
+        metavar="ARGUMENTS",
+        help="of pytest: what is to notice them, in place of the tests that run their lines; may be "
+        "repeated",
+    )
     parser.add_argument("--outside", action="store_true", help="those of outside/*.toml")
     parser.add_argument("--jobs", type=int, default=2, help="bugs at once (2)")
     parser.add_argument("--minutes", type=float, default=40, help="begin none after so many (40)")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import textwrap
 from dataclasses import replace
 
@@ -207,6 +208,36 @@ def test_a_sample_of_the_protocols_bugs_is_noticed_by_its_folders_tests(tmp_path
         bug = bugs[len(bugs) // 2]
         verdict = workshop.judge(replace(bug, checks=checks))
         assert run.status_of(verdict) in {"caught", "hung"}, (bug, verdict)
+
+
+def test_bugs_of_what_was_changed_are_those_of_its_lines_alone(tmp_path, capsys, monkeypatch):
+    package = tmp_path / "src" / "onceforall"
+    package.mkdir(parents=True)
+
+    def git(*arguments):
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *name, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    lines = ["def f(a: int) -> bool:", "    return a < 1", "", "", "def g(a: int) -> bool:", "    return a < 2"]  # fmt: skip
+    for file in ("one.py", "two.py", "gone.py"):
+        (package / file).write_text("\n".join(lines) + "\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "x")
+    (package / "one.py").write_text("\n".join([*lines[:5], "    return a < 3"]) + "\n")
+    (package / "gone.py").unlink()
+    assert run.lines_since("HEAD", package) == {"one.py": {6}}
+    tried = []
+    monkeypatch.setattr(run, "SOURCE", package)
+    monkeypatch.setattr(run, "lines_since", lambda commit: {"one.py": {6}})
+    monkeypatch.setattr(run._Run, "judge", lambda self, bugs: tried.extend(bugs))
+    output = tmp_path / "build"
+    output.mkdir()
+    run.main(["--since", "HEAD", "--tests", "tests/protocol", "--output", str(output)])
+    assert tried
+    assert {(bug.file, bug.line, bug.checks) for bug in tried} == {
+        ("one.py", 6, ("tests/protocol",))
+    }
 
 
 # --- planted from outside -------------------------------------------------------------------------
