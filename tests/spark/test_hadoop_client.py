@@ -104,6 +104,22 @@ def test_what_a_client_promises(client):
     assert left == []
 
 
+def test_a_file_that_is_written_over_is_whole_at_every_moment(client, monkeypatch):
+    """Whoever is killed then leaves the old one. (A PUT to S3 is whole or nothing.)"""
+    client.create("a/b", b"first")
+    write, seen = client._write, []
+
+    def written(path, content):
+        write(path, content)
+        seen.append(client._read("a/b"))
+
+    monkeypatch.setattr(client, "_write", written)
+    client.replace("a/b", b"second")
+    assert seen == [b"first" if client._renames else b"second"]
+    assert client.read("a/b") == b"second"
+    assert [name for name in client.list("") if name.startswith(".")] == []
+
+
 def test_what_a_killed_writer_left_is_cleaned_and_nothing_else(client):
     left = f".00000003.json.{'0' * 32}.tmp"
     client.replace(left, b"half")

@@ -179,8 +179,9 @@ class HadoopClient:
         return self._do("create", key, lambda: create(key, content, in_time))
 
     def replace(self, key: str, content: bytes) -> None:
-        """Write a file, whatever stands there."""
-        self._do("write", key, lambda: self._write(self._path(key), content))
+        """Write a file whole, whatever stands there."""
+        replace = self._replace_by_rename if self._renames else self._write
+        self._do("write", key, lambda: replace(self._path(key), content))
 
     def delete(self, key: str) -> None:
         """Delete a file, and its folder where nothing else is in it."""
@@ -262,13 +263,25 @@ class HadoopClient:
             with contextlib.suppress(Exception):
                 self._system.delete(temporary, False)
 
-    def _rename(self, temporary: Any, path: Any, *, again: bool = True) -> Creation:
+    def _replace_by_rename(self, path: Any, content: bytes) -> None:
+        # Whoever is killed while a file is written over leaves a part of it.
+        temporary = self._path(f".{path.getName()}.{secrets.token_hex(16)}.tmp")
+        self._write(temporary, content)
+        try:
+            self._rename(temporary, path, over=True)
+        finally:
+            with contextlib.suppress(Exception):
+                self._system.delete(temporary, False)
+
+    def _rename(
+        self, temporary: Any, path: Any, *, over: bool = False, again: bool = True
+    ) -> Creation:
         options = self._jvm.org.apache.hadoop.fs.Options
-        none = self._gateway.new_array(options.Rename, 1)
-        none[0] = options.Rename.NONE
+        how = self._gateway.new_array(options.Rename, 1)
+        how[0] = options.Rename.OVERWRITE if over else options.Rename.NONE
         assert self._context is not None
         try:
-            self._context.rename(temporary, path, none)
+            self._context.rename(temporary, path, how)
         except Exception as error:
             if _is(error, _EXISTS):
                 return "exists"
@@ -276,7 +289,7 @@ class HadoopClient:
                 raise
             # A cleaner has deleted the folder with the last file that was in it.
             self._system.mkdirs(path.getParent())
-            return self._rename(temporary, path, again=False)
+            return self._rename(temporary, path, over=over, again=False)
         return "created"
 
     def _write(self, path: Any, content: bytes) -> None:
