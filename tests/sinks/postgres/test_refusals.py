@@ -337,6 +337,17 @@ def test_markers_that_were_read_and_do_not_have_the_batch_prove_that_it_is_not_h
     query.sink.close()
 
 
+def test_a_sweep_needs_no_right_to_make_tables(owned):
+    """What a dead run has prepared keeps its locks until it is swept."""
+    url, execute, _ = owned
+    query = Query(url, None, key="id", mode="prepared")
+    query.commit(0, query.prepare(0, rows(1)))
+    role = psycopg.conninfo.conninfo_to_dict(url)["user"]
+    execute(f'REVOKE CREATE ON SCHEMA onceforall FROM "{role}"')
+    assert query.sink.holds(StartInfo(query.id, query.name, asked_again=True), 0)
+    query.sink.close()
+
+
 @pytest.mark.parametrize("what", ["schema", "markers"])
 @pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
 def test_a_right_on_the_sinks_own_tables_that_is_lost_is_named_by_the_first_that_a_start_asks(
