@@ -705,3 +705,15 @@ def test_a_checkpoint_that_is_older_than_its_log_is_not_called_whole(tmp_path, c
     said = capsys.readouterr().out
     assert "commits/0" in said
     assert said.count("Batch 3 is decided in the commit log") == 2
+
+
+def test_a_dry_run_that_only_leads_paths_here_tells_what_no_mending_helps_against(tmp_path, capsys):
+    checkpoint = Whole(tmp_path)
+    checkpoint.live(0, 1, 2, 3)
+    renamed = checkpoint.path.rename(tmp_path / "renamed")
+    command = ["checkpoint", "mend", str(renamed), "--adopt-checkpoint"]
+    for more in (["--dry-run"], []):
+        assert main([*command, *more]) == 1
+        said = capsys.readouterr().out
+        assert str(renamed / "state" / "0" / "_metadata" / "v2" / "0") in said
+        assert "Batch 3 is decided in the commit log" in said

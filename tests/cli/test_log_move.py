@@ -24,6 +24,7 @@ from onceforall.operate import moving
 from onceforall.operate.moving import move_log
 from onceforall.protocol.entries import Claim, Done
 from onceforall.spark.stores import Stores
+from spark.test_state_paths import SCHEMA, Place, metadata
 
 PROGRAM = "import sys; from onceforall.cli import main; sys.exit(main())"
 QUERY = "8e9a4e2c-1111-2222-3333-444455556666"
@@ -256,6 +257,32 @@ def test_the_log_of_a_checkpoint_that_was_renamed_is_moved_where_that_is_said(ch
     assert main(["log", "move", str(renamed), target, "--adopt-checkpoint"]) == 0
     checkpoint.path, checkpoint.home = renamed, renamed / "onceforall"
     assert checkpoint.start()[2].decided.commit.batch == 0
+
+
+def test_a_move_that_adopts_leads_the_paths_of_state_here_for_no_later_start_is_told(
+    checkpoint, tmp_path, monkeypatch
+):
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    checkpoint.live(0)
+    before = f"file:/was/{SCHEMA}"
+    renamed = checkpoint.path.rename(tmp_path / "renamed")
+    there = Place(renamed, before)
+    with pytest.raises(CheckpointMismatchError, match="--adopt-checkpoint"):
+        move_log(renamed, tmp_path / "elsewhere")
+    assert there.named() == [before]
+    monkeypatch.setattr(CommitLog, "claim", dies)
+    with pytest.raises(KeyboardInterrupt):
+        move_log(renamed, tmp_path / "elsewhere", adopt_checkpoint=True)
+    monkeypatch.undo()
+    assert there.named() == [f"file:{renamed}/{SCHEMA}"]
+    there.file.write_bytes(metadata(before))
+    move_log(renamed, tmp_path / "elsewhere", adopt_checkpoint=True)
+    assert there.named() == [f"file:{renamed}/{SCHEMA}"]
+    there.file.write_bytes(metadata(before))
+    move_log(renamed, tmp_path / "once_more")
+    assert there.named() == [before]
 
 
 def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp_path):

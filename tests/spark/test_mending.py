@@ -12,6 +12,7 @@ from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
 from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.spark import mending, repairs
+from spark.test_state_paths import SCHEMA, Place
 from support.syncing import Recorder
 
 ID = "7d0c1b6e-0000-4000-8000-000000000000"
@@ -117,6 +118,45 @@ def test_a_plan_that_the_command_puts_back_is_not_called_missing_for_good(checkp
         assert "offsets/1 is missing, though batch 1 is decided" in said
         assert "edited, restored" not in said
     assert checkpoint.files() == before
+
+
+def test_what_was_mended_is_told_though_a_look_behind_it_fails(checkpoint, monkeypatch, caplog):
+    checkpoint.lose("offsets/1")
+    foretold = mending.mend(checkpoint.path, dry_run=True).steps
+    known, looks = mending._known, []
+
+    def fails_behind(*arguments, **options):
+        looks.append(1)
+        if (checkpoint.path / "offsets" / "1").exists():
+            raise CommitLogError("the store is away")
+        return known(*arguments, **options)
+
+    monkeypatch.setattr(mending, "_known", fails_behind)
+    assert mending.mend(checkpoint.path) == mending.Mended(foretold)
+    assert len(looks) == 2
+    assert "the store is away" in caplog.text
+
+
+def test_a_log_that_was_moved_with_its_checkpoint_is_looked_at_where_it_is_now(tmp_path):
+    """The start with adoptCheckpoint and commitLog looks before it binds the log there."""
+    made = Checkpoint(tmp_path / "cp")
+    shutil.rmtree(made.path / "onceforall")
+    home = LocalStore(made.path / "onceforall")
+    bound = binding.bind(home, str(made.path), (tmp_path / "log").as_uri(), query_id=ID)
+    bound.log().claim(Claim(ID, "run", str(made.path)))
+    made.write("offsets/2", "")
+    there = Place(made.path, f"file:/was/{SCHEMA}")
+    (tmp_path / "log").rename(tmp_path / "moved")
+    new = made.path.rename(tmp_path / "renamed")
+    location = (tmp_path / "moved").as_uri()
+    pointers = sorted((new / "onceforall" / "pointer").iterdir())
+    done = mending.put_back(new, location, adopt=True)
+    assert [step.partition(" ")[0] for step in done.steps] == [
+        str(new / "offsets" / "2"),
+        str(new / there.file.relative_to(made.path)),
+    ]
+    assert sorted((new / "onceforall" / "pointer").iterdir()) == pointers
+    assert mending.put_back(new, location, adopt=True).steps == ()
 
 
 def test_what_is_planned_and_not_decided_is_only_set_aside_where_it_is_torn(checkpoint):

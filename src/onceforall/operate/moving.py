@@ -40,6 +40,7 @@ from onceforall.protocol.entries import Claim
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import state_paths
 from onceforall.spark.remote_path import AnyPath, store_at
 from onceforall.spark.stores import Stores
 
@@ -198,6 +199,9 @@ def copy_log(
     # The next start compares its sinks with those of the run before the move.
     kinds = {} if newest is None else newest.kinds
     claim = Claim(query_id, f"move-{uuid.uuid4()}", str(path), owner, **asdict(here), kinds=kinds)
+    if adopt:
+        # From this claim on the checkpoint has its new name, and no start is told of the old one.
+        state_paths.lead_here(path)
     generation = log.claim(claim).generation
     decided = log.seal_below(generation).decided
     if decided is not None and not decided.is_complete(spark_checkpoint.last_committed(path)):

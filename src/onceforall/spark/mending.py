@@ -163,10 +163,10 @@ def mend(
     path = stores.checkpoint(os.fspath(checkpoint))
     location = None if commit_log is None else stores.log_location(os.fspath(commit_log))
     asked = _Asked(path, location, stores, adopt_checkpoint)
-    amiss = ""
+    amiss, repairs = "", list[Repair]()
 
     def judge() -> tuple[Known, list[Repair]]:
-        nonlocal amiss
+        nonlocal amiss, repairs
         known = _known(asked, by_hand=True)
         if known is None and binding.is_detached(store_at(path / spark_checkpoint.LOG_FOLDER)):
             raise OptionError(spark_checkpoint.is_plain(path))
@@ -177,15 +177,21 @@ def mend(
                 "query's checkpointLocation."
             )
         amiss = _without_its_plan(path, known)
-        return known, [*needed(path, known), *planned_anew(path, known)]
+        repairs = [*needed(path, known), *planned_anew(path, known)]
+        return known, repairs
 
     done = _mended(asked, judge, dry_run=dry_run)
     if not done.steps:
         return replace(done, amiss=amiss)
     if dry_run:
-        # What these steps would leave is not known.
-        return done
-    judge()
+        # What repairs would leave is not known.
+        return done if repairs else replace(done, amiss=amiss)
+    try:
+        judge()
+    except OnceForAllError as error:
+        # What was done is told all the same.
+        logger.warning("whether more is amiss could not be looked at: %s", error)
+        amiss = ""
     return replace(done, amiss=amiss)
 
 
@@ -293,7 +299,10 @@ class _Asked:
     def log(self) -> CommitLog | None:
         """Return the checkpoint's log, wherever it lies now."""
         home = store_at(self.checkpoint / spark_checkpoint.LOG_FOLDER)
-        bound = binding.find(home, self.commit_log, open_store=self.stores.open)
+        # Nothing is bound here: the start does that.
+        bound = binding.find(
+            home, self.commit_log, adopt=self.adopt, dry_run=True, open_store=self.stores.open
+        )
         return None if bound is None else bound.log()
 
     def is_at(self, generation: int | None) -> bool:

@@ -355,6 +355,24 @@ def test_a_stop_ends_the_commit_of_prepared_transactions(database):
         query.sink.close()
 
 
+def test_a_stop_ends_a_sweeps_look_at_the_markers(database):
+    """It is the first request of a sweep between two batches."""
+    query = Query(database, KEYED, mode="staged", key="id", **LONG)
+    query.commit(0, query.prepare(0, rows(1)))
+    start = StartInfo(query.id, query.name, asked_again=True)
+    assert query.sink.holds(start, 0)
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE onceforall.markers IN ACCESS EXCLUSIVE MODE")
+        came_to = in_thread(lambda: query.sink.holds(start, 0))
+        until(lambda: waiting_for(database, "relation") == 1, 10, "the look waits")
+        assert came_to == []
+        until(lambda: query.sink.stop_committing() or came_to, 10, "the wait is over")
+        assert isinstance(came_to[0], SinkUnavailableError)
+        other.rollback()
+    assert query.sink.holds(start, 0)
+    query.sink.close()
+
+
 def test_a_stop_of_no_commit_spoils_no_later_one(database):
     query = Query(database, KEYED, key="id")
     query.sink.stop_committing()

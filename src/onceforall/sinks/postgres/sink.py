@@ -242,9 +242,14 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres.driver.start import holds
 
-        return self._at_start(
-            lambda connection: holds(connection, self._options, start, batch),
-            patience_s=0 if start.asked_again else None,
+        def look(connection: Connection) -> bool | None:
+            return holds(connection, self._options, start, batch)
+
+        if not start.asked_again:
+            return self._at_start(look)
+        # The first request of a sweep, which a stop ends like the others.
+        return self._own_committer().until_a_stop(
+            lambda connect: self._at_start(look, patience_s=0, connect=connect)
         )
 
     def _at_start(
@@ -252,10 +257,11 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
         look: Callable[[Connection], T],
         what: str = "Looking at the database of",
         patience_s: float | None = None,
+        connect: Callable[[str], Connection] | None = None,
     ) -> T:
         """Do something that may be done twice, with a connection of its own; where that breaks,
         or has no answer for longer than a lock may take, again, for ``retry_for_s`` or another
-        time.
+        time. ``connect`` opens another one than the sink's own.
         """
         from onceforall.sinks.postgres.connections import answering, late
         from onceforall.sinks.postgres.statements import close_quietly, patiently
@@ -264,7 +270,7 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
         within_s = self._options.lock_timeout_s + _ANSWERS_WITHIN_S
 
         def once() -> T:
-            connection = self._connect(_AT_START)
+            connection = (connect or self._connect)(_AT_START)
             try:
                 with (
                     answering(connection, within_s, late(self._access.target, within_s)),
@@ -476,8 +482,9 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
             self._turn.release()
 
     def stop_committing(self) -> None:
-        """End what ``commit`` waits for: a lock that others keep, or a server without an answer.
-        Whether a COMMIT on its way succeeds says the marker, at the next start.
+        """End what ``commit``, or a sweep behind it, waits for: a lock that others keep, or a
+        server without an answer. Whether a COMMIT on its way succeeds says the marker, at the next
+        start.
         """
         self._own_committer().stop()
 

@@ -109,8 +109,19 @@ class Committer:
         return report
 
     def stop(self) -> None:
-        """End what ``commit``, ``retire`` or ``recover`` waits for; it never blocks."""
+        """End what ``commit``, ``retire``, ``recover`` or ``until_a_stop`` waits for; it never
+        blocks.
+        """
         self._commits.end()
+
+    def until_a_stop(self, look: Callable[[Connect], T]) -> T:
+        """Look at something with the connections of ``look``'s argument, which ``stop`` cuts off.
+
+        Raises:
+            SinkUnavailableError: it was stopped; else what ``look`` raises.
+        """
+        with self._commits.work():
+            return look(self._connect)
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Roll back what is held or prepared, and drop staging tables.
