@@ -123,3 +123,8 @@ def test_an_answer_whose_repr_fails_or_is_long_is_told_nevertheless():
     with pytest.raises(BrokenContractError) as told:
         contract.prepared("x" * 10_000)
     assert len(str(told.value)) < 400
+    for length, whole in ((194, True), (195, False)):
+        with pytest.raises(BrokenContractError) as told:
+            contract.prepared("x" * length)
+        assert (f"str {'x' * length!r}" in str(told.value)) == whole
+        assert ("…" in str(told.value)) != whole
