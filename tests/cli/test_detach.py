@@ -53,6 +53,7 @@ class Crashed:
             "def make(): return dict(SINKS)\n"
             "OTHERS = {'outt': SINKS['out']}\n"
             "NUMBER = 7\n"
+            "def made_of(topic): return dict(SINKS)\n"
         )
 
     def sink(self, servers=None):
@@ -250,10 +251,16 @@ def test_a_sink_that_the_decision_names_must_be_given_and_nothing_is_changed(cra
         ("no_such_module:SINKS", "can't be imported"),
         ("my_sinks:MISSING", "missing"),
         ("my_sinks:NUMBER", "a int"),
+        (".x:SINKS", "can't be imported"),
+        ("broken_sinks:SINKS", "can't be imported"),
+        ("failing_sinks:SINKS", "can't be imported ('its environment"),
+        ("my_sinks:made_of", "calling it without arguments failed"),
     ],
 )
 def test_sinks_that_can_not_be_found_are_named(crashed, capsys, sinks, words):
     query = crashed()
+    (query.folder / "broken_sinks.py").write_text("def SINKS(:")
+    (query.folder / "failing_sinks.py").write_text("raise KeyError('its environment')")
     before = refused(query, capsys, sinks, words, command=query.command(sinks=sinks))
     assert query.files() == before
 

@@ -12,6 +12,7 @@ import pytest
 
 from commit_log.building import commit, open_log
 from commit_log.stores import Actor, MemoryStore
+from commit_log.test_remote import ScriptedClient
 from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore, binding, repointing
 from onceforall.commit_log.creating import Creator
@@ -19,9 +20,16 @@ from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.driver import place
-from onceforall.errors import CheckpointMismatchError, FencedError, OptionError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    CommitLogError,
+    FencedError,
+    OptionError,
+    UnsupportedQueryError,
+)
 from onceforall.operate import moving
 from onceforall.operate.moving import move_log
+from onceforall.operate.moving_checkpoint import move_checkpoint
 from onceforall.protocol.entries import Claim, Done
 from onceforall.spark.stores import Stores
 from spark.test_state_paths import SCHEMA, Place, metadata
@@ -400,6 +408,138 @@ def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, go
     assert finished_alone == 1
     assert not goes_on or refused > 0, "no kill came between the point of no return and the pointer"
     assert (opened, stores_at) == (Stores.open, binding.bound_id)
+
+
+class Named:
+    """A store under another name."""
+
+    def __init__(self, client, url):
+        self.client = client
+        self.url = url
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+
+class Overwriting(ScriptedClient):
+    """A store that ignores If-None-Match: whoever comes last stays."""
+
+    def create(self, key, content, in_time=None):
+        self.contents[key] = content
+        return "created"
+
+
+def test_a_log_that_is_moved_to_another_name_of_its_place_goes_on_there(
+    checkpoint, tmp_path, monkeypatch
+):
+    """Its end there would be the end of the only one."""
+    one = ScriptedClient()
+    monkeypatch.setattr(Stores, "client", lambda _, url: Named(one, url))
+    stores = Stores()
+    names = ("s3a://bucket/logs", "s3://bucket/logs")
+
+    def runs(batch):
+        home = LocalStore(checkpoint.home)
+        bound = binding.bind(
+            home, str(checkpoint.path), None, query_id=QUERY, open_store=stores.open
+        )
+        log = bound.log()
+        claim = Claim(QUERY, "run", str(checkpoint.path), "tests")
+        generation = log.claim(claim).generation
+        log.seal_below(generation)
+        log.append(generation, commit(batch, f"g{generation}"))
+        log.append(generation, Done(batch))
+        return bound.location
+
+    checkpoint.live(0)
+    checkpoint.move(names[0])
+    for batch, name in enumerate((*reversed(names), *names), 1):
+        assert checkpoint.move(name).location == name
+        assert runs(batch) == name
+    checkpoint.move(tmp_path / "elsewhere")
+    assert checkpoint.start()[2].decided.commit.batch == 4
+    assert not [key for key in one.contents if key.startswith("onceforall.")]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_another_name_of_a_logs_place_is_no_copy_for_a_start_that_adopts(
+    checkpoint, monkeypatch, dry_run
+):
+    """Whoever were told to take the other one away would take the only one."""
+    one = ScriptedClient()
+    monkeypatch.setattr(Stores, "client", lambda _, url: Named(one, url))
+    open_store = Stores().open
+    checkpoint.live(0)
+    checkpoint.move("s3a://bucket/logs")
+    home, wanted = LocalStore(checkpoint.home), "s3://bucket/logs"
+    found = binding.find(home, wanted, adopt=True, dry_run=dry_run, open_store=open_store)
+    assert found.location == wanted
+    found = binding.find(home, open_store=open_store)
+    assert found.location == ("s3a://bucket/logs" if dry_run else wanted)
+    copy = ScriptedClient()
+    copy.contents = {**one.contents}
+    monkeypatch.setattr(
+        Stores, "client", lambda _, url: Named(copy if "other" in url else one, url)
+    )
+    with pytest.raises(CheckpointMismatchError, match="the log is in both places"):
+        binding.find(home, "s3a://other/logs", adopt=True, open_store=open_store)
+
+
+def test_a_move_to_a_store_that_no_start_accepts_changes_nothing(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(Stores, "client", lambda _, url: Named(Overwriting(), url))
+    checkpoint.live(0)
+    for move in (move_log, move_checkpoint):
+        with pytest.raises(UnsupportedQueryError, match="seems to ignore If-None-Match"):
+            move(checkpoint.path, "s3a://bucket/elsewhere")
+    checkpoint.live(1)
+
+
+def test_a_log_that_was_ended_is_not_said_to_lie_where_it_was(checkpoint, tmp_path, monkeypatch):
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    checkpoint.live(0)
+    checkpoint.move(tmp_path / "b")
+    monkeypatch.setattr(repointing, "point_to", dies)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.move(tmp_path / "c")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointMismatchError, match=f"Finish it: .*{tmp_path / 'c'}"):
+        checkpoint.move(tmp_path / "b")
+    checkpoint.move(tmp_path / "c")
+    assert checkpoint.start()[2].decided.commit.batch == 0
+
+
+def test_what_can_not_be_read_while_a_log_is_moved_is_named(checkpoint, tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied", "/of/others")
+
+    checkpoint.live(0)
+    with monkeypatch.context() as patched:
+        patched.setattr("onceforall.spark.checkpoint.last_committed", refused)
+        with pytest.raises(
+            CommitLogError, match="/of/others: Permission denied. Nothing was moved"
+        ):
+            checkpoint.move(tmp_path / "b")
+    checkpoint.move(tmp_path / "b")
+
+
+@pytest.mark.parametrize("value", ["false", 0, None])
+@pytest.mark.parametrize("move", [move_log, move_checkpoint])
+def test_a_flag_is_true_or_false(checkpoint, tmp_path, move, value):
+    checkpoint.live(0)
+    with pytest.raises(OptionError, match="adopt_checkpoint is .*True or False"):
+        move(checkpoint.path, tmp_path / "b", adopt_checkpoint=value)
+
+
+@pytest.mark.parametrize("move", [move_log, move_checkpoint])
+@pytest.mark.parametrize("place", ["s3a://[b/x", "file://[b/x", "/tmp/\0x", 12])
+def test_a_place_that_is_none_is_an_error_of_its_option(checkpoint, move, place):
+    checkpoint.live(0)
+    with pytest.raises(OptionError, match="^to "):
+        move(checkpoint.path, place)
+    with pytest.raises(OptionError, match="^checkpoint "):
+        move(place, checkpoint.path)
 
 
 class Sharing:

@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import threading
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import boto3
@@ -25,6 +26,7 @@ from onceforall.sinks.files.places.gcs import gcs_target
 from onceforall.sinks.files.places.hdfs import hdfs_root
 from onceforall.sinks.files.places.s3 import s3_root
 from onceforall.sinks.files.places.s3.bucket import Bucket
+from onceforall.spark.stores import Stores
 from onceforall.task.row_places.objects import ObjectRows
 from support.odd_names import ODD_NAMES
 
@@ -171,3 +173,47 @@ def test_a_log_that_was_written_where_the_url_was_unquoted_is_not_forgotten(
     found = binding.find(home, written, adopt=True, open_store=opening)
     assert found.location == written
     assert found.id == bound.id
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:1", "http:localhost", "http://[x"])
+@pytest.mark.parametrize(
+    ("url", "own", "foreign"),
+    [
+        ("s3a://lake/x", "AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT"),
+        ("az://lake/x", "AZURE_STORAGE_ENDPOINT", "AWS_ENDPOINT_URL"),
+        ("abfss://c@a.dfs.core.windows.net/x", "AZURE_ENDPOINT", "AWS_ENDPOINT"),
+    ],
+)
+def test_an_endpoint_without_a_scheme_is_refused_wherever_it_is_said(
+    monkeypatch, endpoint, url, own, foreign
+):
+    """For some of them obstore panics: the error is none that anybody catches."""
+    settings = {"account_name": "a", "account_key": "a2V5"} if "AZURE" in own else {}
+    for name in (own.lower(), "endpoint"):
+        with pytest.raises(OptionError, match="must begin with http"):
+            opened(url, {**settings, name: endpoint}, retries=0)
+    monkeypatch.setenv(foreign, endpoint)
+    opened(url, settings, retries=0)
+    monkeypatch.setenv(own, endpoint)
+    with pytest.raises(OptionError, match=f"{own}.* must begin with http"):
+        opened(url, settings, retries=0)
+
+
+@pytest.mark.parametrize("value", [12345678, "", " ", "hunter2\udce9x", b"hunter2", None])
+def test_a_setting_of_a_store_is_never_shown(value):
+    with pytest.raises(OptionError, match=r"settings\['account_key'\] is no text") as raised:
+        Stores(None, {"account_key": value})
+    assert "hunter2" not in str(raised.value)
+    assert "12345678" not in str(raised.value)
+
+
+def test_what_names_no_host_is_where_hadoop_says(monkeypatch):
+    def launched(stores):
+        stores._configuration = {"fs.defaultFS": "hdfs://ns"}
+
+    monkeypatch.setattr(Stores, "_launch", launched)
+    monkeypatch.setattr(Stores, "client", lambda _, url: SimpleNamespace(url=url))
+    assert Stores().log_location("hdfs:///logs/ads") == "hdfs://ns/logs/ads"
+    assert str(Stores().checkpoint("hdfs:/checkpoints/ads")) == "hdfs://ns/checkpoints/ads"
+    assert Stores().log_location("hdfs://nn:8020/logs") == "hdfs://nn:8020/logs"
+    assert Stores().log_location("/logs") == "file:///logs"

@@ -67,6 +67,38 @@ def test_a_store_is_tested_once_by_a_start(tmp_path):
     assert stores.only.creates == before + 1
 
 
+def test_another_name_of_the_checkpoints_own_folder_is_no_other_place(tmp_path):
+    """The log that begins there would have entries in the place that is the checkpoint's own."""
+    client = ScriptedClient()
+    here = RemotePath(client)
+    (inner := ScriptedClient()).contents = Below(client.contents, "onceforall/")
+    with pytest.raises(OptionError, match="commitLog=s3://.* under another name. Leave"):
+        bind_log(here, Settings(commit_log="s3://bucket/log"), Opening(inner))
+    assert client.contents == {}
+    stores = Opening(ScriptedClient())
+    assert bind_log(here, Settings(commit_log="s3://bucket/log"), stores).location
+
+
+class Below(dict):
+    """The part of a store's contents that is below a folder."""
+
+    def __init__(self, contents, prefix):
+        super().__init__()
+        self.whole, self.prefix = contents, prefix
+
+    def get(self, key):
+        return self.whole.get(self.prefix + key)
+
+    def __contains__(self, key):
+        return self.prefix + key in self.whole
+
+    def setdefault(self, key, value):
+        return self.whole.setdefault(self.prefix + key, value)
+
+    def pop(self, key, default=None):
+        return self.whole.pop(self.prefix + key, default)
+
+
 def test_a_place_in_which_the_checkpoint_lies_is_none_for_its_log(tmp_path):
     path = tmp_path / "data" / "cp"
     path.mkdir(parents=True)

@@ -92,6 +92,7 @@ def test_what_a_client_promises(client):
     client.create("a/c/d", bytes(range(256)))
     assert client.read("a/c/d") == bytes(range(256))
     assert client.list("a") == ["b", "c/"]
+    assert client.list("a/b") == []  # of a file Hadoop lists the file
     client.replace("a/b", b"third")
     assert client.read("a/b") == b"third"
     client.move("a/b", "x/y")

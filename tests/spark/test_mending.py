@@ -832,6 +832,23 @@ def test_a_file_that_is_wrong_in_two_ways_is_mended_once(checkpoint):
     assert mending.mend(checkpoint.path).steps == steps
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"checkpoint": 123}, "checkpoint"),
+        ({"checkpoint": b"/x"}, "checkpoint"),
+        ({"checkpoint": "s3a://[b/x"}, "checkpoint"),
+        ({"commit_log": 12}, "commit_log"),
+        ({"dry_run": "false"}, "dry_run"),
+        ({"adopt_checkpoint": 1}, "adopt_checkpoint"),
+    ],
+)
+def test_a_wrong_argument_is_named(checkpoint, arguments, name):
+    given = {"checkpoint": checkpoint.path, **arguments}
+    with pytest.raises(OptionError, match=f"^{name} is "):
+        mending.mend(given.pop("checkpoint"), **given)
+
+
 def test_runs_that_start_again_and_again_are_told(checkpoint, monkeypatch):
     checkpoint.write("offsets/2", "")
     monkeypatch.setattr(mending, "carry_out", lambda *_: False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onceforall.cli.store_settings import add_store_settings, store_settings
-from onceforall.errors import OptionError
+from onceforall.errors import OptionError, text_of
 
 
 def add_commands(groups: Any) -> None:
@@ -97,13 +97,19 @@ def load_sinks(specification: str) -> Mapping[str, Any]:
         sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
-    except ImportError as error:
+    except Exception as error:  # a name that is none, or whatever the module does
         raise OptionError(
-            f"--sinks {specification}: the module can't be imported ({error}). Is it in PYTHONPATH?"
+            f"--sinks {specification}: the module can't be imported ({text_of(error)}). Is it in "
+            "PYTHONPATH?"
         ) from error
     sinks = getattr(found, name, None)
     if callable(sinks):
-        sinks = sinks()
+        try:
+            sinks = sinks()
+        except Exception as error:  # it is the user's
+            raise OptionError(
+                f"--sinks {specification}: calling it without arguments failed: {text_of(error)}."
+            ) from error
     if not isinstance(sinks, Mapping) or not all(
         isinstance(key, str) and isinstance(value, TwoPhaseCommitSink)
         for key, value in sinks.items()

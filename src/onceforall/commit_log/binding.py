@@ -45,6 +45,7 @@ from onceforall.commit_log.pointers import (
 from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
 from onceforall.commit_log.stores.local import LocalStore
 from onceforall.commit_log.stores.locations import is_local, remote_url
+from onceforall.commit_log.stores.probing import is_one_place
 from onceforall.common.arguments import location_shown
 from onceforall.errors import (
     CheckpointMismatchError,
@@ -115,9 +116,15 @@ def log_location(text: str, default_fs: str = "file:///") -> str:
     Raises:
         OptionError: it is not absolute, names no folder, or names a user and a password.
     """
+    try:
+        url = urlparse(text)
+    except ValueError as error:
+        raise OptionError(
+            f"onceforall.commitLog={location_shown(text)} is neither a path nor a URL: {error}. "
+            "Write it in full."
+        ) from None
     if not is_local(text, default_fs):
         return remote_url(text, default_fs, what="onceforall.commitLog=")
-    url = urlparse(text)
     if url.netloc not in {"", "localhost"}:
         raise OptionError(
             f"onceforall.commitLog={location_shown(text)} names a host. A local folder has one "
@@ -176,7 +183,8 @@ def find(
         wanted: where the user says that it lies (``log_location``); None: wherever the pointer
             says.
         adopt: the log was moved to ``wanted`` on purpose; the next pointer is written.
-        dry_run: it isn't written; what is returned is what would be.
+        dry_run: it isn't written (where the log is in both places, one file is, and deleted again,
+            to see whether they are two); what is returned is what would be.
         open_store: opens the store of a location.
 
     Raises:
@@ -488,7 +496,9 @@ def _moved(
             f"{both}, and what lies in {wanted} has no entries any more: the log has left that "
             "place. Mount the volume to which it was moved."
         )
-    if id_at(open_store(pointer.location)) == pointer.id:
+    before, now = open_store(pointer.location), open_store(wanted)
+    # Another name of the place that it has, such as s3: for s3a:, is a move, too.
+    if id_at(before) == pointer.id and not is_one_place(now, before):
         raise CheckpointMismatchError(
             f"{both}, and the log is in both places: it was copied, and nobody can tell which "
             "copy holds the last decision. Keep the one "

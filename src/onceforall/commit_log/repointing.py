@@ -22,6 +22,7 @@ from onceforall.commit_log.pointers import (
     newest_pointer,
 )
 from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
+from onceforall.commit_log.stores.probing import is_one_place
 from onceforall.errors import CheckpointMismatchError
 
 
@@ -77,6 +78,14 @@ def is_expected(home: Store, source: str) -> bool:
     """Tell whether that checkpoint is being moved to this place, and isn't there yet."""
     pointer = newest_pointer(home)
     return pointer is not None and pointer.moving == source
+
+
+def lies_there(store: Store, bound: BoundLog) -> bool:
+    """Tell whether a place is the one that a log has, under another name: a bind mount, ``s3:`` for
+    ``s3a:``, a name node for its nameservice.
+    """
+    found = mark_of(store)
+    return found is not None and found["id"] == bound.id and is_one_place(store, bound.store)
 
 
 def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:

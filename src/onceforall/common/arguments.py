@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from onceforall.errors import OptionError, UnsupportedQueryError
 
@@ -153,6 +154,12 @@ def path(name: str, value: object) -> str:
     found = text(name, given, expected)
     if not is_possible_path(found):
         raise wrong(name, found, f"{expected}, with names of at most 255 bytes")
+    try:
+        urlsplit(found)
+    except ValueError as error:
+        raise OptionError(
+            f"{name} is neither a path nor a URL: {error}. Write it in full."
+        ) from None
     return found
 
 
@@ -160,6 +167,7 @@ def is_possible_path(value: str) -> bool:
     """Tell whether a file system can have a path: names of at most 255 bytes, 4096 in all."""
     return (
         is_encodable(value)
+        and "\0" not in value
         and len(value.encode()) < 4096
         and all(len(part) <= 255 for part in value.encode().split(b"/"))
     )

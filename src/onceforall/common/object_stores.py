@@ -102,15 +102,16 @@ def opened(url: str, settings: Mapping[str, str], *, retries: int) -> Any:
             f"{url} has the scheme {parts.scheme!r}; the object stores are "
             f"{', '.join(sorted(SCHEMES))}."
         )
-    for name in ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"):
-        endpoint = settings.get(name)
-        # Without a scheme obstore panics, with an error that is none.
-        if endpoint is not None and urlsplit(endpoint).scheme not in {"http", "https"}:
-            raise OptionError(
-                f"The endpoint of {url} must begin with http:// or https://. Write it in full."
-            )
     # The environment's too, which obstore reads by itself.
     given = {**os.environ, **settings}
+    for name, value in given.items():
+        # Without a scheme obstore panics, with an error that is none.
+        if _names_the_endpoint(name, SCHEMES[parts.scheme]) and not _is_url(value):
+            where = "" if name in settings else f" (the environment's {name})"
+            raise OptionError(
+                f"The endpoint of {url}{where} must begin with http:// or https://. Write it in "
+                "full."
+            )
     plain = any(
         value.startswith("http://")
         for name, value in given.items()
@@ -142,6 +143,21 @@ def opened(url: str, settings: Mapping[str, str], *, retries: int) -> Any:
             f"({', '.join(sorted(settings)) or 'none'}): {type(error).__name__}. "
             "Mend the URL or the settings."
         ) from None
+
+
+def _names_the_endpoint(name: str, scheme: str) -> bool:
+    kind = {"s3": "aws", "gs": "google"}.get(scheme, "azure")
+    own = {f"{kind}_endpoint", f"{kind}_endpoint_url", f"{kind}_storage_endpoint"}
+    # Without such a beginning only a setting counts, as obstore has it.
+    return name.lower() in own or name in {"endpoint", "endpoint_url"}
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)
 
 
 def names_the_bucket(error: BaseException) -> bool:

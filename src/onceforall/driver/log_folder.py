@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from onceforall.commit_log import binding
 from onceforall.commit_log.stores.locations import is_local
-from onceforall.commit_log.stores.probing import probe
+from onceforall.commit_log.stores.probing import is_one_place, probe
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import logs
 from onceforall.common.object_stores import SCHEMES
@@ -165,6 +165,12 @@ def bind_log(
     log_place = store_at(home) if location is None else stores.open(location)
     if isinstance(log_place, RemoteStore) and not tested:
         probe(log_place)
+    if pointer is None and wanted is not None and is_one_place(log_place, store_at(home)):
+        raise OptionError(
+            f"onceforall.commitLog={settings.commit_log} is the folder {home} of the checkpoint "
+            "itself under another name. Leave the option out: that is where the commit log is by "
+            "default."
+        )
     return binding.bind(
         store_at(home),
         str(checkpoint),

@@ -32,6 +32,8 @@ from onceforall.commit_log.ending import PAUSES_MS, end_log, ended_by
 from onceforall.commit_log.envelope import MOVED, encode_moved
 from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.store import keeps_ends
+from onceforall.commit_log.stores.probing import probe
+from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.driver.log_folder import contains, lies_in
@@ -80,19 +82,22 @@ def move_log(
     Args:
         checkpoint: the query's checkpoint.
         to: where the log is to lie: an absolute path or a URL, of a folder that is empty or not
-            there, outside of the checkpoint.
+            there, outside of the checkpoint; or another name of the folder that it lies in, to
+            which the checkpoint then points.
         adopt_checkpoint: the checkpoint was moved or renamed by other means, and the old one will
             never run again.
         settings: how stores are reached, by the names of ``onceforall.store.*``.
 
     Raises:
         OptionError: this is no checkpoint of onceforall's, or the new place is no such folder.
+        UnsupportedQueryError: the new place's store doesn't create exclusively.
         CheckpointMismatchError: the new place holds another log; the last decided batch isn't
             complete on its sinks; the checkpoint was copied or moved.
         FencedError: a run of the query has started meanwhile; the log is where it was.
         CommitLogError: a store doesn't answer, or an entry is damaged, or what was copied reads
             differently.
     """
+    arguments.flag("adopt_checkpoint", adopt_checkpoint)
     stores = Stores(None, settings)
     path = stores.checkpoint(arguments.path("checkpoint", checkpoint))
     location = stores.log_location(arguments.path("to", to))
@@ -107,12 +112,25 @@ def move_log(
     home = store_at(path / spark_checkpoint.LOG_FOLDER)
     bound, query_id = bound_log(path, stores)
     target = stores.open(location)
-    if bound.location == location:
-        return Moved(location, 0, bound.log().newest_generation() or 0)
     unfinished = moved_before(bound)
+    if unfinished is None and bound.location == location:
+        return Moved(location, 0, bound.log().newest_generation() or 0)
+    if unfinished is None and repointing.lies_there(target, bound):
+        # To end the log there would end the only one.
+        repointing.point_to(home, bound, location, bound.id, target)
+        return Moved(location, 0, bound.log().newest_generation() or 0)
     if unfinished is None:
         log_id = repointing.log_id_at(target, bound, str(path))
-        generation, entries = copy_log(bound, target, path, query_id, adopt=adopt_checkpoint)
+        if isinstance(target, RemoteStore):
+            # Each start does so, and refuses a place that can't hold a log.
+            probe(target)
+        try:
+            generation, entries = copy_log(bound, target, path, query_id, adopt=adopt_checkpoint)
+        except OSError as error:
+            raise CommitLogError(
+                f"{error.filename or path}: {error.strerror or error}. Nothing was moved. Mend "
+                "that, and repeat the command; it goes on where it stopped."
+            ) from error
         leave_moved(bound, generation, location)
     else:
         if unfinished.checkpoint is not None or unfinished.location != location:

@@ -29,6 +29,8 @@ from urllib.parse import urlsplit
 
 from onceforall.commit_log import CommitLog, Store, binding, repointing
 from onceforall.commit_log.store import keeps_ends
+from onceforall.commit_log.stores.probing import probe
+from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.errors import (
@@ -92,6 +94,7 @@ def move_checkpoint(
 
     Raises:
         OptionError: this is no checkpoint of onceforall's, or the new place is no such folder.
+        UnsupportedQueryError: the new place's store doesn't create exclusively.
         CheckpointMismatchError: the new place holds another checkpoint, or parts of this one from
             before its last run; the last decided batch isn't complete on its sinks; the checkpoint
             was copied or moved by other means.
@@ -99,6 +102,7 @@ def move_checkpoint(
         CommitLogError: a store doesn't answer, or an entry is damaged, or what was copied reads
             differently.
     """
+    arguments.flag("adopt_checkpoint", adopt_checkpoint)
     stores = Stores(None, settings)
     old = stores.checkpoint(arguments.path("checkpoint", checkpoint))
     new = stores.checkpoint(_absolute(arguments.path("to", to)))
@@ -115,6 +119,9 @@ def move_checkpoint(
     if unfinished is None:
         try:
             _check_target(home, new, str(old))
+            if isinstance(home, RemoteStore):
+                # Each start does so, and refuses a place that can't hold a log.
+                probe(home)
             repointing.expect_move(home, bound, str(old))
             generation, entries = moving.copy_log(
                 bound, home, old, query_id, adopt=adopt_checkpoint

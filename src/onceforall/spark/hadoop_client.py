@@ -318,6 +318,11 @@ class HadoopClient:
             if _is(error, _ABSENT):
                 return []
             raise
+        if len(found) == 1 and found[0].isFile():
+            itself = found[0].getPath().toUri().getPath()
+            if itself == self._path(folder).toUri().getPath():
+                # Hadoop lists a file as if it lay in itself.
+                return []
         names = (f"{each.getPath().getName()}{'/' * bool(each.isDirectory())}" for each in found)
         return sorted(str(name) for name in names)
 

@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 
 from onceforall.commit_log import CommitLog, binding
-from onceforall.common import logs
+from onceforall.common import arguments, logs
 from onceforall.common.machine import boot_id
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.protocol.entries import Claim
@@ -159,9 +159,15 @@ def mend(
             of power does.
         CommitLogError: the log or a file can't be read or written.
     """
+    arguments.flag("adopt_checkpoint", adopt_checkpoint)
+    arguments.flag("dry_run", dry_run)
     stores = Stores(None, settings)
-    path = stores.checkpoint(os.fspath(checkpoint))
-    location = None if commit_log is None else stores.log_location(os.fspath(commit_log))
+    path = stores.checkpoint(arguments.path("checkpoint", checkpoint))
+    location = (
+        None
+        if commit_log is None
+        else stores.log_location(arguments.path("commit_log", commit_log))
+    )
     asked = _Asked(path, location, stores, adopt_checkpoint)
     amiss, repairs = "", list[Repair]()
 

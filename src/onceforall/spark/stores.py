@@ -9,6 +9,7 @@ systems of vendors. Both write one format, and may be used at the same time.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -34,6 +35,7 @@ __all__ = ["Stores", "abfs_settings", "gcs_settings", "s3a_settings"]
 logger = logs.logger("onceforall")
 
 _HADOOP_ONLY = ("hdfs", "viewfs")
+_NAMES_NO_HOST = re.compile(f"({'|'.join(_HADOOP_ONLY)}):(?!//[^/])")
 _OF_HDFS = (
     "dfs.ha.namenodes",
     "dfs.namenode.rpc-address",
@@ -86,7 +88,12 @@ class Stores:
             else arguments.mapping("settings", settings, "a dictionary of texts: {'region': '…'}")
         )
         for name, value in given.items():
-            arguments.text(f"settings[{name!r}]", value)
+            # None is shown: the name of a setting, rather than its look, says that it is secret.
+            if not isinstance(value, str) or not value.strip() or not arguments.is_encodable(value):
+                raise OptionError(
+                    f"settings[{name!r}] is no text, or an empty one, or has half a character in "
+                    f"it. Give a text."
+                )
         self._client = given.pop("client", None)
         if self._client not in {None, "hadoop", "obstore"}:
             raise OptionError("onceforall.store.client is 'hadoop' or 'obstore'. Give one of them.")
@@ -108,6 +115,12 @@ class Stores:
             return "file:///"
         return str(self._configuration.get("fs.defaultFS", "file:///"))
 
+    def _fs_of(self, location: str) -> str:
+        """Return the URL that a location is relative to: of ``hdfs:///…`` Hadoop's own."""
+        if self._configuration is None and _NAMES_NO_HOST.match(location):
+            self._launch()
+        return self.default_fs
+
     def checkpoint(self, location: str) -> AnyPath:
         """Return the folder of a checkpoint; nothing is created.
 
@@ -121,7 +134,7 @@ class Stores:
         """
         hadoop_paths.split(location)
         if not is_local(location, self.default_fs):
-            url = remote_url(location, self.default_fs, what="The checkpoint")
+            url = remote_url(location, self._fs_of(location), what="The checkpoint")
             return RemotePath(self.client(url))
         if self._spark is not None:
             return hadoop_paths.checkpoint_folder(self._spark, location)
@@ -130,7 +143,7 @@ class Stores:
 
     def log_location(self, text: str) -> str:
         """Return the one way to write where a log lies; errors as ``binding.log_location``."""
-        return binding.log_location(text, self.default_fs)
+        return binding.log_location(text, self._fs_of(text))
 
     def open(self, location: str) -> Store:
         """Return the store of a location that ``log_location`` gave."""

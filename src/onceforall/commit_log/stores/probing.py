@@ -23,7 +23,7 @@ from onceforall.commit_log.creating import Creator
 from onceforall.commit_log.store import AlreadyExists, Created, Store
 from onceforall.errors import CommitLogError, UnsupportedQueryError
 
-__all__ = ["Check", "Verdict", "check", "probe"]
+__all__ = ["Check", "Verdict", "check", "is_one_place", "probe"]
 
 FOLDER = "probe"
 
@@ -87,6 +87,22 @@ def probe(store: Store) -> None:
             "creates conditionally (Amazon S3, GCS, Azure, MinIO, versitygw, HDFS), or put the log "
             "on one with onceforall.commitLog. 'onceforall store check' shows what a store keeps."
         )
+
+
+def is_one_place(one: Store, other: Store) -> bool:
+    """Tell whether two stores are one place under two names: whether the other one has what is
+    written in this. Nothing is left behind.
+
+    Raises:
+        CommitLogError: a store doesn't answer, or refuses.
+    """
+    # No folder of its own, which a local store would keep.
+    key = f"onceforall.{secrets.token_hex(16)}"
+    try:
+        _create(one, key, key.encode())
+        return other.read(key) is not None
+    finally:
+        _forget(one, [key])
 
 
 def _why_not(
