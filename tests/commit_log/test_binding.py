@@ -123,6 +123,55 @@ def test_the_folder_of_a_log_that_lies_in_another_checkpoint_is_refused(checkpoi
         checkpoint.bind(other.home)
 
 
+def test_a_place_that_is_refused_is_named_and_so_is_the_checkpoint(checkpoint, elsewhere, tmp_path):
+    other = Checkpoint(tmp_path / "other", "other")
+    other.bind(elsewhere)
+    wanted = elsewhere.as_uri()
+    with pytest.raises(CheckpointMismatchError) as raised:
+        checkpoint.bind(elsewhere)
+    assert f"commitLog={wanted}: the folder holds the log" in str(raised.value)
+    assert f"{other.path}, and this one is {checkpoint.path}." in str(raised.value)
+    foreign = tmp_path / "foreign"
+    # As after a cleaning: the first chains are gone.
+    (foreign / "chains" / "00000007").mkdir(parents=True)
+    (foreign / "chains" / "00000007" / "00000000.json").write_text("{}")
+    with pytest.raises(CheckpointMismatchError) as raised:
+        checkpoint.bind(foreign)
+    assert f"commitLog={foreign.as_uri()}: the folder holds a commit log" in str(raised.value)
+    assert f"the checkpoint {checkpoint.path};" in str(raised.value)
+    (foreign / "of others").touch()
+    with pytest.raises(CheckpointMismatchError) as raised:
+        checkpoint.bind(foreign)
+    assert f"commitLog={foreign.as_uri()}: the folder holds something else" in str(raised.value)
+    assert not checkpoint.home.exists()
+
+
+def test_a_pointer_that_leads_to_nothing_is_named(checkpoint, elsewhere):
+    checkpoint.bind(elsewhere)
+    shutil.rmtree(elsewhere)
+    with pytest.raises(CheckpointMismatchError) as raised:
+        checkpoint.bind()
+    assert f"pointer {checkpoint.home / 'pointer' / '00000000.json'} says" in str(raised.value)
+    assert f"lies in {elsewhere.as_uri()}, but there is none" in str(raised.value)
+
+
+def test_a_log_that_two_starts_follow_at_once_is_moved_by_one(checkpoint, elsewhere, monkeypatch):
+    checkpoint.bind(elsewhere)
+    moved = elsewhere.rename(elsewhere.with_name("moved"))
+    create, others = binding.create_pointer, []
+
+    def late(home, pointer):
+        others.append(create(home, pointer))
+        return create(home, pointer)
+
+    monkeypatch.setattr(binding, "create_pointer", late)
+    with pytest.raises(CheckpointMismatchError, match="another start has moved it at the same"):
+        checkpoint.bind(moved, adopt=True)
+    assert len(others) == 1
+    monkeypatch.undo()
+    assert checkpoint.bind().location == moved.as_uri()
+
+
 def test_a_start_that_is_killed_between_log_and_pointer_leaves_an_empty_log_that_the_next_one_takes(
     checkpoint, elsewhere
 ):

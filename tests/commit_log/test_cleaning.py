@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from commit_log.building import CLAIM, commit, content_of, folded, open_log, run_batches, start
-from commit_log.stores import Actor, CountingStore, FlakyStore, MemoryStore
-from onceforall.commit_log.chains import entry_key, sealed_key
+from commit_log.stores import Actor, CountingStore, FlakyStore, MemoryStore, Wrapped
+from onceforall.commit_log.chains import Chains, entry_key, sealed_key
 from onceforall.errors import (
     CommitLogError,
     CorruptEntryError,
@@ -52,6 +52,50 @@ def test_the_newest_commits_stay_with_their_dones_and_with_every_claim_and_seal(
     assert folded(open_log(store), generation) == history
     assert log.clean(generation) == 0
     assert start(store)[2] == history
+
+
+class CleanedBehindTheMark(Chains):
+    """Chains that a cleaner meets right behind the look for its mark."""
+
+    def __init__(self, store, clean):
+        super().__init__(store)
+        self.clean = clean
+
+    def marked_end(self, generation):
+        found = super().marked_end(generation)
+        if self.clean is not None:
+            clean, self.clean = self.clean, None
+            assert clean() > 0
+        return found
+
+
+def test_whoever_reads_a_chain_while_it_is_cleaned_reads_all_or_its_end(store):
+    """The mark comes before the first deletion, so it is looked for behind the reading."""
+    run_batches(store, range(5))
+    log, generation, _ = start(store, retain_commits=1)
+    whole = open_log(store).entries(0)
+    chains = CleanedBehindTheMark(store, lambda: log.clean(generation))
+    assert chains.remaining(0) == whole
+    assert chains.clean is None
+    assert [entry.kind for _, entry in chains.remaining(0)] == ["CLAIM", "COMMIT", "DONE", "SEAL"]
+
+
+def test_what_a_lagging_listing_hides_is_read_before_the_mark_is_looked_for(store):
+    """Else what was decided last is missed, where a cleaner has deleted it meanwhile."""
+
+    class Lags(Wrapped):
+        def list(self, folder):
+            return sorted(super().list(folder))[:3]
+
+    run_batches(store, range(5))
+    log, generation, _ = start(store)
+    run_batches(store, range(5, 9))
+    log, generation, _ = start(store, retain_commits=1)
+    chains = CleanedBehindTheMark(Lags(store), lambda: log.clean(generation))
+    found = chains.since_last_commit(0)
+    assert chains.clean is None
+    assert [entry.kind for _, entry in found][-3:] == ["COMMIT", "DONE", "SEAL"]
+    assert chains.since_last_commit(0) == chains.marked_end(0)
 
 
 def test_the_last_decision_stays_even_if_nothing_is_to_be_retained(store):

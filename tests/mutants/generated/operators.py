@@ -54,8 +54,12 @@ _ENDS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _PURE = "protocol/"
 """Where no call has an effect, and two values may be asked for in any order."""
 
-_TELLS_ONLY = {"debug", "info", "warning", "error", "exception", "log", "warn"}
-"""Methods of a logger: what they write decides nothing."""
+_TELLS_ONLY = {
+    "log": {"debug", "info", "warning", "error", "exception", "log", "warn"},
+    "failpoints": {"hit"},
+}
+"""What decides nothing, by a word in the name of what has these methods: a logger's words, and a
+failpoint's, which tests alone arm."""
 
 
 @dataclass(frozen=True)
@@ -322,9 +326,11 @@ def _tells_only(value: ast.expr) -> bool:
     return (
         isinstance(value, ast.Call)
         and isinstance(value.func, ast.Attribute)
-        and value.func.attr in _TELLS_ONLY
-        and isinstance(value.func.value, ast.Name)
-        and "log" in value.func.value.id.lower()
+        and isinstance((name := value.func.value), ast.Name)
+        and any(
+            word in name.id.lower() and value.func.attr in methods
+            for word, methods in _TELLS_ONLY.items()
+        )
     )
 
 

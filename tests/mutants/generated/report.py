@@ -1,4 +1,4 @@
-"""What became of each generated bug, on disk at any time, and the page that shows it."""
+"""What became of each generated bug, on disk at any time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mutants.catalogue import ROOT, SOURCE
 from mutants.generated.operators import Generated
-from mutants.generated.verdicts import Judged
 from mutants.running import BROKEN, Verdict
 
 NOTICED = ("caught", "hung")
@@ -113,56 +112,3 @@ def _digest(paths: Iterable[Path]) -> str:
         if path.exists():
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def page(results: Results, bugs: Sequence[Generated], verdicts: Mapping[str, Judged]) -> str:
-    """Return the page: how many of each module's bugs survived, and each survivor with what was
-    said of it."""
-    lines = [
-        "# Bugs that nobody chose",
-        "",
-        "Operators made these bugs of the code, one at a time: a statement dropped, two lines",
-        "swapped, a boundary moved, a condition negated, an exception swallowed, another variable",
-        "of the same type, a lock left out, `and` for `or`, `min` for `max`, one more or less.",
-        "Each was tried against the quick tests that run its lines, then the simulator, then the",
-        "slow tests that run them. Written by `make mutants-generated`.",
-        "",
-        "| module | bugs | noticed | no other program | survived | of these open | survival |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    files = sorted({bug.file for bug in bugs})
-    for file in files:
-        lines.append(
-            _row(f"`{file}`", [bug for bug in bugs if bug.file == file], results, verdicts)
-        )
-    lines += [_row("**all**", list(bugs), results, verdicts), ""]
-    lines += ["## Survivors", ""]
-    survivors = [bug for bug in bugs if results.status(bug.id) in LET_THROUGH]
-    if survivors:
-        lines += ["| bug | where | what | instead | verdict |", "|---|---|---|---|---|"]
-    for bug in survivors:
-        judged = verdicts.get(bug.id)
-        said = f"the same program: {judged.why}" if judged else "**open**"
-        cells = [bug.id, f"`{bug.file}:{bug.line}`", _code(bug.old), _code(bug.new), said]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _row(
-    name: str, bugs: Sequence[Generated], results: Results, verdicts: Mapping[str, Judged]
-) -> str:
-    ends = Counter(results.status(bug.id) for bug in bugs)
-    noticed = sum(ends[status] for status in NOTICED)
-    survived = [bug for bug in bugs if results.status(bug.id) in LET_THROUGH]
-    same = sum(1 for bug in survived if bug.id in verdicts)
-    real = noticed + len(survived) - same
-    rate = f"{100 * (len(survived) - same) / real:.1f} %" if real else "-"
-    other = len(bugs) - noticed - len(survived) - ends[None]
-    counts = [len(bugs), noticed, other + same, len(survived), len(survived) - same]
-    return f"| {name} | " + " | ".join(map(str, counts)) + f" | {rate} |"
-
-
-def _code(text: str) -> str:
-    short = " ".join(text.split())
-    short = short if len(short) <= 80 else short[:77] + "..."
-    return "`` " + short.replace("|", "\\|") + " ``"

@@ -38,7 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from mutants.catalogue import ROOT, SOURCE
 from mutants.generated import choosing, outside
 from mutants.generated.operators import Generated, bugs_of
-from mutants.generated.report import Results, page
+from mutants.generated.published import merged, page, publish, read, records_of
+from mutants.generated.report import Results
 from mutants.generated.verdicts import load
 from mutants.running import BROKEN, CAUGHT, SURVIVED, Verdict, Workshop
 from mutants.servers import started
@@ -178,8 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         _Run(Workshop(Path(folder), environment=servers), results, options).judge(todo)
     verdicts = load()
-    text = page(results, bugs, verdicts)
-    (options.output / "generated.md").write_text(text, encoding="utf-8")
+    records = records_of(results, bugs_in(SOURCE, sorted({bug.file for bug in bugs})))
+    (options.output / "generated.md").write_text(page(records, verdicts), encoding="utf-8")
+    if options.publish:
+        publish(merged(read(), records), verdicts)
     return _tell(results, bugs, verdicts)
 
 
@@ -208,6 +211,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--beside", action="store_true", help="then all tests of make test in the room's folders"
+    )
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="add these modules to docs/generated-results.md; --minutes 0 tries nothing before",
     )
     parser.add_argument("--lines", type=Path, default=choosing.LINES)
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants")

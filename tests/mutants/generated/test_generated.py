@@ -26,7 +26,17 @@ from mutants.generated.operators import (
     UNLOCKED,
     bugs_of,
 )
-from mutants.generated.report import Results, page
+from mutants.generated.published import (
+    Record,
+    digest_of_records,
+    digest_of_today,
+    merged,
+    page,
+    publish,
+    read,
+    records_of,
+)
+from mutants.generated.report import Results
 from mutants.generated.verdicts import Judged, load
 from mutants.running import BROKEN, CAUGHT, SURVIVED, Verdict, Workshop
 
@@ -45,6 +55,8 @@ CASES = [
     (DROPPED, "self.a = f(x)", ["pass"]),
     (DROPPED, "raise ValueError(x)", ["pass"]),
     (DROPPED, "_LOG.info('words %s', x)", []),
+    (DROPPED, "failpoints.hit('bind.moved')", []),
+    (SWAPPED, "f(x)\nfailpoints.hit('bind.moved')", []),
     (DROPPED, "'a docstring'\ny = f(x)\nreturn y", []),
     (SWAPPED, "f(x)\ng(x)", ["g(x)\n    f(x)"]),
     (SWAPPED, "y = f(x)\ng(y)", []),
@@ -164,7 +176,9 @@ def test_what_a_verdict_says_of_a_bug_that_nobody_chose(verdict, status):
     assert run.status_of(verdict) == status
 
 
-def test_the_page_names_each_survivor_and_what_was_said_of_it(tmp_path):
+@pytest.fixture
+def two(tmp_path):
+    """Two bugs of a module, and what became of them: the first survived."""
     text = (
         "def g(x: int) -> bool:\n    return x < 3\n\n\ndef h(x: int) -> bool:\n    return x > 3\n"
     )
@@ -172,13 +186,65 @@ def test_the_page_names_each_survivor_and_what_was_said_of_it(tmp_path):
     results = Results(tmp_path / "generated.json")
     results.add(one, "survived", Verdict(SURVIVED, None, "3 tests passed", 1))
     results.add(other, "caught", Verdict(CAUGHT, "tests/x.py::t", "AssertionError", 1))
+    return one, other, results
+
+
+def test_the_page_names_each_survivor_and_what_was_said_of_it(two, tmp_path):
+    one, other, results = two
+    records = records_of(results, [one, other], tmp_path)
+    assert "| `module.py` | 2 | 2 | 1 | 0 | 1 | 50.0 % |" in page(records, {})
+    assert "| **all** | 2 | 2 | 1 | 0 | 1 | 50.0 % |" in page(records, {})
+    assert (
+        f"- `module.py`, `g` ({one.id}), {BOUNDARY}: `` {one.old} `` → `` {one.new} ``: **open**"
+        in page(records, {})
+    )
     judged = {one.id: Judged(one.id, one.file, one.old, "there is no other way to be")}
-    assert "| `module.py` | 2 | 1 | 0 | 1 | 1 | 50.0 % |" in page(results, [one, other], {})
-    assert f"| {one.id} | `module.py:2` |" in page(results, [one, other], {})
-    assert "| 2 | 1 | 1 | 1 | 0 | 0.0 % |" in page(results, [one, other], judged)
-    assert "there is no other way to be" in page(results, [one, other], judged)
+    assert "| `module.py` | 2 | 2 | 1 | 1 | 0 | 0.0 % |" in page(records, judged)
+    assert "the same program: there is no other way to be" in page(records, judged)
+
+
+def test_what_is_not_known_of_a_bug_counts_as_not_tried(two, tmp_path):
+    one, other, results = two
     results.withdraw({other.id}, "tests/x.py::t", "it is red")
     assert results.status(other.id) == "broken"
+    assert "| `module.py` | 2 | 1 | 0 | 0 | 1 | 100.0 % |" in page(
+        records_of(results, [one, other], tmp_path), {}
+    )
+    results.add(one, "broken", Verdict(BROKEN, None, "nothing ended", 1))
+    assert records_of(results, [one, other], tmp_path) == {}
+
+
+def test_what_is_published_is_read_again_and_belongs_to_the_code_of_its_modules(two, tmp_path):
+    one, other, results = two
+    records = records_of(results, [one, other], tmp_path)
+    file = tmp_path / "docs.json"
+    publish(records, {}, file)
+    assert read(file) == records
+    assert read(tmp_path / "none.json") == {}
+    assert (tmp_path / "docs.md").read_text(encoding="utf-8") == page(records, {})
+    today = digest_of_today(file, tmp_path)
+    assert f"Digest of these modules: {today}." in page(records, {})
+    module = tmp_path / "module.py"
+    text = module.read_text(encoding="utf-8")
+    module.write_text(f"# words\n\n{text}", encoding="utf-8")
+    assert digest_of_today(file, tmp_path) == today
+    module.write_text(text.replace("3", "4"), encoding="utf-8")
+    assert digest_of_today(file, tmp_path) != today
+    module.unlink()
+    assert digest_of_today(file, tmp_path) != today
+    assert digest_of_records(["a", "b"]) == digest_of_records(["b", "a"])
+
+
+@pytest.mark.parametrize(
+    ("digest", "tried", "kept"),
+    [("old", 9, "new"), ("new", 9, "old"), ("new", 5, "new"), ("new", 4, "new")],
+)
+def test_a_later_run_adds_its_modules_and_forgets_nothing_that_still_holds(digest, tried, kept):
+    now = {"b.py": Record("new", 10, 5, 5, 0, ())}
+    before = {"b.py": Record(digest, 10, tried, tried, 0, ()), "a.py": Record("x", 1, 1, 1, 0, ())}
+    found = merged(before, now)
+    assert list(found) == ["a.py", "b.py"]
+    assert found["b.py"] is (now if kept == "new" else before)["b.py"]
 
 
 @pytest.mark.long
