@@ -5,15 +5,18 @@ What librdkafka has to tell (log lines, statistics, errors, records that were no
 wish for a new token) waits in its queue and is handed to a ``Listener`` by ``poll`` and ``flush``,
 in order. All calls release the interpreter's lock while they are in librdkafka.
 
-A client belongs to one thread at a time. It is dropped with ``close`` (or as garbage), which sends
-nothing to the brokers.
+A client belongs to one thread at a time, but for ``serve``: without a token librdkafka opens no
+connection, and the thread that could hand it over may be waiting for just that connection, or for
+rows. A client is dropped with ``close`` (or as garbage), which sends nothing to the brokers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onceforall.errors import text_of
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 _TEXT_BYTES = 512
 # How long ``flush`` waits before it looks whether records have failed, which keep it waiting.
 _FLUSH_SLICE_MS = 50
+# What does not wait for a ``poll``.
+_AT_ONCE = (lib.EVENT_TOKEN_REFRESH,)
 
 
 class Listener(Protocol):
@@ -77,6 +82,10 @@ class Client:
             raise _exception(confluent_kafka().KafkaError._INVALID_ARG, text.value)  # noqa: SLF001
         self._lib.set_log_queue(self._handle, None)
         self._queue = self._lib.queue_get_main(self._handle)
+        self._hearing = threading.Lock()
+        self._kept: deque[int] = deque()
+        # It asks for a first token when it is made.
+        self.serve()
 
     def _settings(self, configuration: Mapping[str, Any], text: Any) -> int:
         settings: int = self._lib.conf_new()
@@ -100,6 +109,9 @@ class Client:
             return
         for topic in self._topics.values():
             self._lib.topic_destroy(topic)
+        # A record whose failure nobody has heard of would keep it from ending.
+        while self._kept:
+            self._lib.event_destroy(self._kept.popleft())
         self._lib.queue_destroy(self._queue)
         self._lib.destroy(handle)
 
@@ -116,13 +128,38 @@ class Client:
         Raises:
             confluent_kafka.KafkaException: the client has failed for good.
         """
-        event = self._lib.queue_poll(self._queue, int(timeout_s * 1000))
-        while event:
-            try:
-                self._hear(event)
-            finally:
-                self._lib.event_destroy(event)
-            event = self._lib.queue_poll(self._queue, 0)
+        # Who holds the lock hears the events: what another thread has taken is heard when this
+        # returns, too.
+        with self._hearing:
+            if self._kept:
+                timeout_s = 0
+            while self._kept:
+                self._hear_once(self._kept.popleft())
+            event = self._lib.queue_poll(self._queue, int(timeout_s * 1000))
+            while event:
+                self._hear_once(event)
+                event = self._lib.queue_poll(self._queue, 0)
+
+    def serve(self) -> None:
+        """Hand over a token that librdkafka wishes for; all else is kept for ``poll``, in its
+        order. Any thread may call it at any time.
+        """
+        if not self._hearing.acquire(blocking=False):
+            return  # Another thread hears them.
+        try:
+            while event := self._lib.queue_poll(self._queue, 0):
+                if self._lib.event_type(event) in _AT_ONCE:
+                    self._hear_once(event)
+                else:
+                    self._kept.append(event)
+        finally:
+            self._hearing.release()
+
+    def _hear_once(self, event: int) -> None:
+        try:
+            self._hear(event)
+        finally:
+            self._lib.event_destroy(event)
 
     def _hear(self, event: int) -> None:
         kind = self._lib.event_type(event)

@@ -257,11 +257,17 @@ class ProducerPool:
             self._keeper.start()
 
     def _keep(self, rubbish: queue.SimpleQueue[tuple[LiveProducer, bool] | None]) -> None:
+        due_s = time.monotonic() + _KEEPER_INTERVAL_S
         while True:
-            try:
-                entry = rubbish.get(timeout=_KEEPER_INTERVAL_S)
-            except queue.Empty:
+            left_s = due_s - time.monotonic()
+            if left_s <= 0:
                 self._serve_idle()
+                self._serve_used()
+                due_s = time.monotonic() + _KEEPER_INTERVAL_S
+                continue
+            try:
+                entry = rubbish.get(timeout=left_s)
+            except queue.Empty:
                 continue
             if entry is None:
                 return
@@ -284,6 +290,16 @@ class ProducerPool:
                     producer.poll()
         for producer in old:
             self.discard(producer)
+
+    def _serve_used(self) -> None:
+        """Hand new tokens over to producers whose tasks may be waiting for rows, or for a broker.
+
+        Not under the lock: a user's function fetches the token.
+        """
+        with self._lock:
+            used = [p for producers in self._producers.values() for _, p in producers if p.in_use]
+        for producer in used:
+            producer.client.serve()
 
 
 _inherited: list[Any] = []

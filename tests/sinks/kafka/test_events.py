@@ -1,0 +1,125 @@
+"""What a producer hears while its task is not listening: a task waits for rows, for a broker, or for
+what only an event can bring."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import confluent_kafka as ck
+import pytest
+
+from onceforall.sink import TaskAttempt
+from onceforall.sinks.kafka.access.security import TokenSource
+from onceforall.sinks.kafka.options import producer_configuration
+from onceforall.sinks.kafka.task.client import Client
+from onceforall.sinks.kafka.task.live import LiveProducer
+from onceforall.sinks.kafka.task.producers import ProducerPool
+
+
+@contextmanager
+def listener():
+    """A port where connections are taken, and nothing is ever answered."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        yield one
+
+
+def options_of(listening, token):
+    return {
+        "bootstrap.servers": f"127.0.0.1:{listening.getsockname()[1]}",
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": TokenSource(token),
+    }
+
+
+@pytest.fixture
+def pool():
+    made = ProducerPool()
+    yield made
+    made.close()
+
+
+def plain(pool, configuration):
+    attempt = TaskAttempt(str(uuid.uuid4()), "out", 1, 1, 0, 0, 0)
+    return pool.plain(attempt, lambda: configuration, None, check_delivery=True)
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once", "none"])
+@pytest.mark.parametrize("asks", ["for partitions", "for any broker"])
+def test_a_broker_is_reached_with_a_token_while_the_task_waits_for_its_first_answer(delivery, asks):
+    with listener() as listening:
+        options = options_of(listening, lambda _: ("token", time.time() + 3600))
+        name = "x" if delivery == "exactly_once" else None
+        producer = LiveProducer(producer_configuration(options, delivery, name), name)
+        client = producer.client
+        ask = partial(client.partitions, "t") if asks == "for partitions" else client.connect
+        with pytest.raises(ck.KafkaException):
+            ask(1.0)
+        listening.settimeout(0)
+        listening.accept()[0].close()
+
+
+def test_a_new_token_is_handed_over_while_the_task_waits_for_an_answer(pool):
+    """librdkafka asks for one at four fifths of the last one's time."""
+    fetched = []
+
+    def token(_):
+        fetched.append(time.time())
+        return "token", time.time() + 1
+
+    with listener() as listening:
+        producer = plain(pool, producer_configuration(options_of(listening, token), "none"))
+        with pytest.raises(ck.KafkaException):
+            producer.client.partitions("t", 4.0)
+    assert len(fetched) >= 3
+
+
+class Heard:
+    """A listener that notes what it hears, in order."""
+
+    def __init__(self):
+        self.all = []
+
+    def on_log(self, level, facility, text):
+        self.all.append(facility)
+
+    def on_statistics(self, text):
+        self.all.append("statistics")
+
+    def on_error(self, error):
+        self.all.append(error.name())
+
+    def on_failure(self, error, topic, partition, size_bytes):
+        return True
+
+
+def test_what_is_no_token_waits_for_the_thread_that_polls_and_keeps_its_order():
+    """Whether a request went unanswered must be known when ``poll`` returns, not a moment later."""
+    heard = Heard()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        servers = f"127.0.0.1:{unused.getsockname()[1]}"
+        client = Client({"bootstrap.servers": servers, "log.connection.close": True}, heard)
+        with suppress(ck.KafkaException):
+            client.connect(1.0)
+        client.serve()
+        assert heard.all == []
+        client.poll(0)
+    assert heard.all[0] == "FAIL", "the log's line comes first"
+    assert "_ALL_BROKERS_DOWN" in heard.all
+    client.close()
+
+
+def test_a_client_is_dropped_with_events_that_nobody_has_heard():
+    client = Client({"bootstrap.servers": "127.0.0.1:9", "message.timeout.ms": 100}, Heard())
+    with suppress(ck.KafkaException):
+        client.connect(0.5)
+    client.serve()
+    assert client._kept
+    client.close()
