@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import CommitPermit, CommitReport
@@ -18,7 +18,7 @@ from onceforall.sinks.kafka.driver.outcomes import unavailable
 from onceforall.sinks.kafka.driver.wire import NoAnswer
 from onceforall.sinks.kafka.task import librdkafka as lib
 from onceforall.sinks.kafka.task.client import Client
-from onceforall.sinks.kafka.task.live import DeliveryFailure
+from onceforall.sinks.kafka.task.live import DeliveryFailure, Watch
 from onceforall.sinks.kafka.task.writer import KafkaTransaction
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -285,3 +285,18 @@ def test_a_partition_without_a_leader_gets_no_records_without_a_key():
     found, error = asking.partitions("t", 1.0)
     assert error is None
     assert (found.count, found.led) == (3, (0, 2))
+
+
+def test_a_topic_that_librdkafka_has_no_handle_for_leaves_nothing_to_be_dropped():
+    client = Client({"bootstrap.servers": "127.0.0.1:9"}, Watch())
+    refused = []
+    try:
+        client.topic("x" * 513)
+    except KafkaException as error:
+        refused.append(error)
+    # Taken out of the client, which would die of a null when it is closed, and the tests with it.
+    kept, client._topics = client._topics, {}
+    assert kept == {}
+    assert "no topic's name" in str(refused[0])
+    client.topic("x" * 512)
+    client.close()

@@ -130,6 +130,24 @@ def test_a_row_without_topic_is_refused(write, topic, sees):
     sees(name, [])
 
 
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a b", "a\0b", "ü", "a\n", "x" * 250, "x" * 513, "x" * 100_000]
+)
+def test_a_name_that_no_topic_can_have_is_refused(write, topic, name):
+    """librdkafka has no handle for a long one, and would follow a null pointer to its end; of one
+    with a zero character it would take what stands before that."""
+    with pytest.raises(
+        RefusedRecordError, match="can't be written: Kafka's names.*Correct"
+    ) as told:
+        write(None, ["x", "y"], topic=pa.array([topic(), name]))
+    assert len(str(told.value)) < 400
+
+
+def test_the_longest_name_that_a_topic_can_have_is_looked_for(write, topic):
+    with pytest.raises(RefusedRecordError, match="'x{249}' does not exist"):
+        write(None, ["x"], topic=pa.array(["x" * 249]))
+
+
 def test_an_unknown_topic_is_named_before_anything_goes_to_it(write, topic, sees):
     name = topic()
     with pytest.raises(RefusedRecordError, match="'misspelt'"):

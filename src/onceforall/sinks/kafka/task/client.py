@@ -240,10 +240,18 @@ class Client:
         self._lib.metadata_destroy(told)
 
     def topic(self, name: str) -> int:
-        """Return the handle of a topic."""
+        """Return the handle of a topic.
+
+        Raises:
+            confluent_kafka.KafkaException: librdkafka has none for such a name.
+        """
         handle = self._topics.get(name)
         if handle is None:
-            handle = self._topics[name] = self._lib.topic_new(self._handle, name.encode(), None)
+            handle = self._lib.topic_new(self._handle, name.encode(), None)
+            # A null must not be kept: librdkafka would follow it when the client is dropped.
+            if handle is None:
+                raise _exception(confluent_kafka().KafkaError._INVALID_ARG, b"no topic's name")  # noqa: SLF001
+            self._topics[name] = handle
         return handle
 
     def partitions(self, name: str, timeout_s: float) -> tuple[Partitions, Any]:

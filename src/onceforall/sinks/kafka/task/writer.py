@@ -8,10 +8,12 @@ Only records with headers or a timestamp, for which librdkafka has no such call,
 from __future__ import annotations
 
 import random
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common.arguments import shown
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.kafka.options import confluent_kafka
@@ -30,6 +32,8 @@ _ROWS_PER_POLL = 10_000
 _TOPIC_DEADLINE_S = 5.0
 _METADATA_TIMEOUT_S = 15.0
 _FLUSH_SLICE_S = 0.5
+# As Kafka's ``Topic.validate`` has it.
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 # NOT_ENOUGH_REPLICAS, before and after the append.
 _TOO_FEW_REPLICAS = {19, 20}
 # INVALID_TIMESTAMP and INVALID_RECORD: no repetition helps, and the broker's words don't say why.
@@ -392,6 +396,14 @@ class KafkaTransaction:
 
     def _ask_partitions(self, topic: str) -> Partitions:
         ck = confluent_kafka()
+        # Brokers would refuse the name, too, but not each gets there whole: librdkafka has no
+        # handle for one of more than 512 bytes, and cuts one at a zero character.
+        if _TOPIC_NAME.fullmatch(topic) is None:
+            raise RefusedRecordError(
+                f"Topic {shown(topic)} can't be written: Kafka's names have 1 to 249 of the "
+                "characters a-z, A-Z, 0-9, '.', '_' and '-', and none is '.' or '..'. Correct its "
+                "name."
+            )
         deadline_s = time.monotonic() + _TOPIC_DEADLINE_S
         while True:
             try:
