@@ -3,6 +3,7 @@ at again before it sends a commit again."""
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,88 @@ def test_when_the_time_is_over_a_refusal_says_most(monkeypatch, answer, error):
     client = client_of({A: [answer], B: ["reset"]}, 0.05, monkeypatch)
     with pytest.raises(error, match=answer):
         client.ask_any(object, [A, B])
+
+
+class Fenced:
+    """A cluster whose only broker the controller has fenced: it tells of no broker, and of
+    transactions' partitions without leaders, until ``turns`` such answers were given."""
+
+    def __init__(self, monkeypatch, turns, deadline_s=30.0):
+        monkeypatch.setattr(broker_client, "FIRST_BACKOFF_S", 0.001)
+        self.turns, self.asked = turns, []
+        self.client = CoordinatorClient("a:1", deadline_s=deadline_s)
+        monkeypatch.setattr(self.client, "exchange", self.exchange)
+
+    def exchange(self, calls, deadline_s, steps=None):
+        return [self.answer(request) for _, request in calls]
+
+    def answer(self, request):
+        kind = type(request).__name__
+        self.asked.append(kind)
+        if kind == "MetadataRequest":
+            self.turns -= 1
+            brokers = [] if self.turns >= 0 else [SimpleNamespace(node_id=1, host="a", port=1)]
+            topic = SimpleNamespace(name="t", topic_id="1", error_code=0, partitions=[])
+            return SimpleNamespace(brokers=brokers, topics=[topic], cluster_id="x")
+        if kind == "ListTransactionsRequest":
+            state = SimpleNamespace(transactional_id="open")
+            return SimpleNamespace(error_code=0, transaction_states=[state])
+        if kind == "DescribeConfigsRequest":
+            config = SimpleNamespace(name="n", value="7")
+            return SimpleNamespace(results=[SimpleNamespace(error_code=0, configs=[config])])
+        keys = [SimpleNamespace(api_key=1, min_version=0, max_version=18)]
+        return SimpleNamespace(error_code=0, api_keys=keys)
+
+
+OF_ALL_BROKERS = [
+    ("open_transactions", (), ["open"]),
+    ("check_versions", (), None),
+    ("broker_setting", ("n",), "7"),
+]
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize(("name", "given", "answer"), OF_ALL_BROKERS)
+def test_metadata_without_a_broker_are_asked_for_again(monkeypatch, name, given, answer, turns):
+    """Whoever asks every broker of none would take silence for an answer of all."""
+    cluster = Fenced(monkeypatch, turns)
+    assert getattr(cluster.client, name)(*given) == answer
+    assert cluster.asked[:turns] == ["MetadataRequest"] * turns
+    assert cluster.asked[-1] != "MetadataRequest" or name == "open_transactions"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [*(each[:2] for each in OF_ALL_BROKERS), ("identify", (["t"],)), ("metadata", ())],
+)
+def test_metadata_that_name_no_broker_for_long_are_no_answer(monkeypatch, name, given):
+    cluster = Fenced(monkeypatch, 10**9, deadline_s=0.05)
+    with pytest.raises(SinkUnavailableError, match="a:1: the metadata name no broker"):
+        getattr(cluster.client, name)(*given)
+    assert set(cluster.asked) == {"MetadataRequest"}
+
+
+def test_brokers_that_are_known_stay_so_while_one_names_none(monkeypatch):
+    """As one that looks at the cluster again before a commit is sent again."""
+    cluster = Fenced(monkeypatch, 0)
+    cluster.client.metadata()
+    cluster.turns = 1
+    cluster.client._look_for_brokers(time.monotonic() + 1)
+    assert cluster.client._brokers == {1: A}
+
+
+def test_every_broker_is_not_answered_for_by_one_that_names_none(monkeypatch):
+    """In the middle of a list of open transactions the controller fences the broker."""
+    cluster = Fenced(monkeypatch, 0, deadline_s=0.05)
+    cluster.client.metadata()
+    cluster.turns = 10**9
+    leaders, reason = cluster.client._transaction_leaders(time.monotonic() + 1)
+    assert leaders == {}
+    assert "name no broker" in reason
+    cluster.client.close()
+    answers, reason = cluster.client._ask_every_broker(object, time.monotonic() + 1)
+    assert answers == {}
+    assert "name no broker" in reason
 
 
 def test_a_commit_that_is_asked_for_again_looks_at_the_cluster_again(monkeypatch):

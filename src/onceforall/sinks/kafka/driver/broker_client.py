@@ -35,6 +35,7 @@ nobody waits for a third one that sleeps."""
 _NEW_TOPIC_S = 3.0
 """For so long a topic is asked for that nobody knows."""
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_NAMES_NO_BROKER = "the metadata name no broker of the cluster, not even the one that was asked"
 
 
 class AccessRefusedError(SinkUnavailableError):
@@ -151,9 +152,7 @@ class BrokerClient:
 
     def _note_brokers(self, answer: Any) -> None:
         with self._lock:
-            self._brokers = {
-                broker.node_id: (broker.host, broker.port) for broker in answer.brokers
-            }
+            self._brokers = _brokers_of(answer)
 
     def _look_for_brokers(self, deadline_s: float) -> None:
         """Ask one broker after the other once which brokers there are, until one answers; if none
@@ -163,7 +162,7 @@ class BrokerClient:
             known = self._askable()
         for address in known:
             answer = self.exchange([(address, metadata_request(None))], deadline_s)[0]
-            if not isinstance(answer, NoAnswer):
+            if not isinstance(answer, NoAnswer) and not _why_useless(answer):
                 self._note_brokers(answer)
                 return
 
@@ -202,7 +201,10 @@ class BrokerClient:
             SinkUnavailableError: no answer.
         """
         with self._lock:
-            node_id, address = next(iter(sorted(self._brokers.items())))
+            known = dict(self._brokers)
+        if not known:
+            known = _brokers_of(self.metadata())
+        node_id, address = min(known.items())
         return self._setting(_BROKER_RESOURCE, str(node_id), name, [address])
 
     def topic_setting(self, topic: str, name: str) -> str | None:
@@ -282,7 +284,7 @@ class BrokerClient:
         """
         with self._lock:
             asked = sorted(set(self._brokers.values()))
-        answers, reason = {}, ""
+        answers, reason = {}, "" if asked else _NAMES_NO_BROKER
         for address, answer in zip(
             asked, self.exchange([(a, make()) for a in asked], deadline_s), strict=True
         ):
@@ -292,12 +294,15 @@ class BrokerClient:
                     raise self._refusal(answer)
             elif getattr(answer, "error_code", _OK) != _OK:
                 reason = f"broker {address_text(address)} answered {error_name(answer.error_code)}"
+            elif useless := _why_useless(answer):
+                reason = f"broker {address_text(address)}: {useless}"
             else:
                 answers[address] = answer
         return answers, reason
 
     def ask_any(self, make: Callable[[], Any], addresses: list[Address] | None = None) -> Any:
-        """Send a request to one broker after the other until one answers.
+        """Send a request to one broker after the other until one answers; metadata that name no
+        broker are no answer.
 
         Args:
             make: makes the request; called again for each attempt.
@@ -315,7 +320,10 @@ class BrokerClient:
             for address in known:
                 answer = self.exchange([(address, make())], deadline_s)[0]
                 if not isinstance(answer, NoAnswer):
-                    return answer
+                    useless = _why_useless(answer)
+                    if not useless:
+                        return answer
+                    answer = NoAnswer(address, useless, sent=True)
                 if answer.refused:
                     refusals.append(answer)
                 if time.monotonic() > deadline_s:
@@ -422,6 +430,19 @@ def metadata_request(topic: str | None) -> Any:
         min_version=8,
         max_version=9,
     )
+
+
+def _brokers_of(answer: Any) -> dict[int, Address]:
+    return {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+
+
+def _why_useless(answer: Any) -> str:
+    """Return why an answer is none; empty where it is one.
+
+    A broker whose controller has fenced all of them, itself included, tells metadata without any
+    broker: whoever asks those that it names has asked nobody.
+    """
+    return "" if getattr(answer, "brokers", True) else _NAMES_NO_BROKER
 
 
 def _identity(answer: Any) -> ClusterIdentity:
