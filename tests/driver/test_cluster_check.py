@@ -84,7 +84,9 @@ def test_of_an_address_nothing_but_host_and_port_is_kept(text, addresses):
     assert list(cluster._addresses(text)) == addresses
 
 
-@pytest.mark.parametrize("text", ["broker", "", "user:hidden@", "host:99999", "a:1,,b:2"])
+@pytest.mark.parametrize(
+    "text", ["broker", "", "user:hidden@", "host:99999", "a:1,,b:2", "db..example:5432", ".db:1"]
+)
 def test_an_address_without_a_port_is_refused_without_being_shown(text):
     with pytest.raises(ofa.OptionError, match="host:port") as raised:
         list(cluster._addresses(text))

@@ -294,14 +294,28 @@ def test_a_client_that_cannot_be_made_for_now_is_no_wrong_option(monkeypatch):
         ({"endpoint_url": "https://host/?token=hunter2"}, "endpoint_url is"),
         ({"endpoint_url": "host:443"}, "as https://host:port"),
         ({"endpoint_url": 7}, "endpoint_url is 7"),
+        ({"endpoint_url": "https://kinesis..example"}, "endpoint_url is 'https://kinesis"),
+        ({"endpoint_url": "https://.a:1"}, "as https://host:port"),
+        ({"endpoint_url": f"https://{'a' * 64}.b:1"}, "as https://host:port"),
+        ({"endpoint_url": "http://my_moto:5000"}, "as https://host:port"),
+        ({"endpoint_url": "http://moto:70000"}, "as https://host:port"),
         ({"credentials_function": "hunter"}, "module:function"),
     ],
-    ids=range(5),
+    ids=range(10),
 )
 def test_the_sink_refuses_what_the_source_refuses(given, words):
     with pytest.raises(OptionError, match=words) as raised:
         ofa.KinesisSink("s", **given)
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:5000", "[::1]:5000", "a-b.c", "a.b.", "A", "a" * 63])
+def test_an_address_that_boto3_takes_is_taken(host):
+    aws.make_client(
+        Access(
+            region="eu-west-1", endpoint_url=aws.checked_endpoint("endpoint_url", f"http://{host}")
+        )
+    )
 
 
 def test_an_address_with_a_path_is_one():

@@ -88,6 +88,17 @@ def is_encodable(value: str) -> bool:
     return True
 
 
+def is_host(value: str) -> bool:
+    """Tell whether a text can be looked up as a host's name: Python refuses one with an empty or a
+    long part by an error that names neither the host nor a network.
+    """
+    try:
+        value.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in value
+
+
 def choice(name: str, value: T, choices: Collection[object]) -> T:
     """Return a value that is one of some texts (or None).
 

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from onceforall.common import arguments
 from onceforall.errors import MissingExtraError, OptionError
@@ -53,6 +54,7 @@ _AGAIN = frozenset(
 _BARE_AGAIN = frozenset({404, 408, 425, 429})
 _CODE = re.compile(r"[\w.:-]{1,80}", re.ASCII)
 _ENDPOINT = re.compile(r"https?://[\w.:\[\]-]+(/[\w.~-]+)*/?")
+_HOST = re.compile(r"(?=.{1,255}\Z)(?!-)[a-z\d-]{1,63}(?<!-)(\.(?!-)[a-z\d-]{1,63}(?<!-))*\.?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 _WRONG_KEYS = "Give the right credentials, and see that this machine's clock is right."
@@ -193,9 +195,21 @@ def checked_endpoint(name: str, value: object) -> str | None:
     Raises:
         OptionError: it is no address, or one with a user and a password, which would be shown.
     """
-    if value is not None and not (isinstance(value, str) and _ENDPOINT.fullmatch(value)):
+    if value is None:
+        return None
+    if not (isinstance(value, str) and _ENDPOINT.fullmatch(value) and _is_possible(value)):
         raise arguments.wrong(name, value, "an address, as https://host:port")
     return value
+
+
+def _is_possible(endpoint: str) -> bool:
+    """Tell whether an address has a host that botocore takes, which has no ``_``, and a port."""
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    return ":" in host or _HOST.fullmatch(host) is not None
 
 
 def checked_function(name: str, value: object) -> str | None:

@@ -196,7 +196,7 @@ def _addresses(text: str) -> Iterator[str]:
             host, port = url.hostname, url.port or _DEFAULT_PORTS.get(url.scheme)
         except ValueError:
             host = port = None
-        if not host or port is None:
+        if not host or port is None or not arguments.is_host(host):
             raise OptionError(
                 "servers has an entry without a host or a port. Give host:port, or a URL with a "
                 "host (postgresql://host/…)."
@@ -286,7 +286,7 @@ def _look(
         host, _, port = server.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=within_s).close()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             unreachable[server] = f"{type(error).__name__}: {error}"
     yield (
         os.environ.get("SPARK_LOCAL_DIRS", ""),

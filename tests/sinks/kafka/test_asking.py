@@ -304,6 +304,25 @@ def test_a_request_that_found_no_connection_was_not_sent(monkeypatch):
     assert not answer.sent
 
 
+@pytest.mark.parametrize(
+    "advertised",
+    [
+        ("broker..example", 9092),
+        ("a" * 64, 1),
+        ("a\0b", 1),
+        ("127.0.0.1", -1),
+        ("127.0.0.1", 1 << 16),
+    ],
+    ids=range(5),
+)
+def test_a_broker_that_advertises_what_no_address_can_be_gives_no_answer(advertised):
+    (answer,) = wire.Wire().exchange([(advertised, object())], time.monotonic() + 5)
+    assert isinstance(answer, NoAnswer)
+    assert "no connection: " in answer.reason
+    assert not answer.sent
+    assert not answer.refused
+
+
 def test_a_connection_that_is_in_use_while_all_are_closed_is_closed_when_it_comes_back(monkeypatch):
     class Answering:
         def __init__(self, address, *_):

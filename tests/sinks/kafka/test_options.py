@@ -96,6 +96,16 @@ def test_a_user_in_an_address_is_refused_and_not_shown(servers):
     assert "s3cret" not in str(raised.value)
 
 
+IMPOSSIBLE = ["broker..example:9092", ".a:9092", "a" * 64 + ".example:9092", "b:1,a..b", "a\0b:1"]
+
+
+@pytest.mark.parametrize("servers", IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
+def test_an_address_that_no_host_can_have_is_named(servers):
+    with pytest.raises(OptionError, match="'bootstrap.servers': .*is no address") as raised:
+        KafkaSink({"bootstrap.servers": servers}, topic="t")
+    assert repr(servers.rpartition(",")[2]) in str(raised.value)
+
+
 def test_addresses_are_read_as_librdkafka_reads_them():
     assert parse_servers("a:1, PLAINTEXT://b:2,c,[::1]:3,[::1]") == [
         ("a", 1),

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import logging
 import pickle
+import re
 import socket
 import subprocess
 import tempfile
@@ -321,6 +322,18 @@ def test_a_client_certificate_serves_in_place_of_a_password(own):
     }
     with Access(given).connect(**NAME) as connection:
         assert connection.info.user == "client"
+
+
+@pytest.mark.parametrize("host", ["db..example", ".db", "a" * 64, "localhost,db..example"])
+def test_a_host_that_can_not_be_looked_up_is_named_at_once(host, monkeypatch):
+    """psycopg looks hosts up itself, and raises what is none of its errors."""
+    last = re.escape(host.rpartition(",")[2])
+    for conninfo in ({"host": host, "dbname": "d"}, lambda: f"host={host} dbname=d"):
+        with pytest.raises(SinkCheckError, match=f"{last}.*Correct the host"):
+            Access(conninfo).connect(**NAME)
+    monkeypatch.setenv("PGHOST", host)
+    with pytest.raises(SinkCheckError, match="PGHOST"):
+        Access("dbname=d").connect(**NAME)
 
 
 def test_a_server_that_is_away_is_asked_again_until_the_patience_ends(caplog):

@@ -471,6 +471,12 @@ def test_a_missing_stream_and_a_missing_controller_are_named(events_stream):
         sink_of(stream, controller="tcp://127.0.0.1:1")
 
 
+@pytest.mark.parametrize("host", ["store..example", "a" * 64])
+def test_a_segment_store_that_advertises_what_no_host_can_be_gives_no_answer(host):
+    with pytest.raises(NoAnswerError, match=f"The segment store {host}:12345"):
+        segments.SegmentStore(host, 12345, 5.0)
+
+
 @pytest.mark.parametrize(
     ("content", "match"), [(None, "no event"), (b"x" * (8 * 1024 * 1024 + 1), "8388608 are the")]
 )

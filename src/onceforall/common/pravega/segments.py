@@ -76,7 +76,8 @@ class SegmentStore:
         self._where, self._request = f"{host}:{port}", 0
         try:
             self._socket = socket.create_connection((host, port), timeout=deadline_s)
-        except OSError as error:
+        # What no address can be, a host or a port, is told by errors of other kinds.
+        except (OSError, ValueError, OverflowError) as error:
             raise NoAnswerError(f"The segment store {self._where}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._send(_HELLO, struct.pack(">ii", _OURS, _OLDEST))

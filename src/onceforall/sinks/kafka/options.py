@@ -355,10 +355,11 @@ def parse_servers(servers: str) -> list[tuple[str, int]]:
         if not separator or port.endswith("]"):
             host, port = part.rpartition("://")[2], "9092"
         host = host.strip("[]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        is_port = port.isdecimal() and 0 < int(port) < 65536
+        if not host or not is_port or not arguments.is_host(host):
             raise OptionError(
                 f"Option 'bootstrap.servers': {part!r} is no address. Write it as host:port, such "
-                "as 'broker:9092'."
+                "as 'broker:9092'; the parts of a host's name have 1 to 63 characters."
             )
         addresses.append((host, int(port)))
     if not addresses:

@@ -301,6 +301,12 @@ class Access:
         except psycopg.Error as error:
             # Not chained: the driver's error has the connection with it.
             raise connection_error(error, address_of(parameters)) from None
+        except UnicodeError as error:
+            # psycopg looks hosts up itself.
+            raise SinkCheckError(
+                f"PostgreSQL at {address_of(parameters)} can't be looked for: {error}. Correct the "
+                "host of the conninfo (or PGHOST); its parts have 1 to 63 characters."
+            ) from None
         try:
             _check_version(connection, address_of(parameters))
             within_s = _seconds_of(parameters) if set_up_within_s is None else set_up_within_s

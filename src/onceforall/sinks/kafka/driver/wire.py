@@ -108,7 +108,9 @@ class _Connection:
             self._socket: socket.socket = socket.create_connection(
                 address, timeout=max(0.01, min(_CONNECT_TIMEOUT_S, deadline_s - time.monotonic()))
             )
-        except OSError as error:
+        # What no address can be, a host or a port, is told by errors of other kinds; brokers
+        # advertise what stands in their configuration.
+        except (OSError, ValueError, OverflowError) as error:
             raise _ConnectionLostError(f"no connection: {error}") from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
