@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.common.arguments import shown
 from onceforall.common.aws import is_said, may_succeed, remedy, request_errors, told
+from onceforall.common.column_texts import texts_of
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 
 if TYPE_CHECKING:
@@ -83,10 +84,11 @@ class KinesisWriting:
             RefusedRecordError: Kinesis can't have a row.
             AttemptFailedError: nothing was taken for too long, or Kinesis refuses.
         """
-        data, keys = rows.column("data").to_pylist(), rows.column("partitionKey").to_pylist()
+        data = rows.column("data").to_pylist()
+        keys = texts_of("partitionKey", rows.column("partitionKey"))
         hashes: list[str | None] = [None] * len(keys)
         if "explicitHashKey" in rows.schema.names:
-            hashes = rows.column("explicitHashKey").to_pylist()
+            hashes = texts_of("explicitHashKey", rows.column("explicitHashKey"))
         for one in map(self._entry, data, keys, hashes):
             self._waiting.append(one)
             self._size += one.size

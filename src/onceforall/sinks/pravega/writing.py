@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common.arguments import shown
+from onceforall.common.column_texts import texts_of
 from onceforall.common.pravega.answers import NoAnswerError, RefusedError
 from onceforall.common.pravega.controller import Controller
 from onceforall.common.pravega.names import (
@@ -91,7 +92,7 @@ class PravegaWriting:
         contents = rows.column("event").to_pylist()
         keys: Sequence[str | None] = [None] * len(contents)
         if "routingKey" in rows.schema.names:
-            keys = rows.column("routingKey").to_pylist()
+            keys = texts_of("routingKey", rows.column("routingKey"))
         try:
             for content, key in zip(contents, keys, strict=True):
                 self._part(key).add(_checked(content, key))

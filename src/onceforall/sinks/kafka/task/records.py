@@ -11,6 +11,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common.column_texts import texts_of
 from onceforall.errors import RefusedRecordError, SchemaError
 from onceforall.sinks.kafka.task import librdkafka as lib
 
@@ -125,7 +126,7 @@ class Headers:
         """Point into it.
 
         Raises:
-            RefusedRecordError: a header is null or has no key.
+            RefusedRecordError: a header is null, or has no key that librdkafka can have.
         """
         import numpy as np
 
@@ -155,7 +156,7 @@ class Headers:
             )
         # C strings: each name once, with its end.
         encoded = keys.fill_null("").dictionary_encode()
-        names = encoded.dictionary.to_pylist()
+        names = [name or "" for name in texts_of("headers.key", encoded.dictionary)]
         cut = next((name for name in names if "\0" in name), None)
         if cut is not None:
             raise RefusedRecordError(

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common.arguments import shown
+from onceforall.common.column_texts import texts_of
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.kafka.options import confluent_kafka
@@ -343,7 +344,7 @@ class KafkaTransaction:
                 "sink topic=."
             )
         encoded = column.dictionary_encode()
-        names: list[str] = encoded.dictionary.to_pylist()
+        names = [name or "" for name in texts_of("topic", encoded.dictionary)]
         for name in names:
             self._partitions(name)
         self.topics.update(names)
