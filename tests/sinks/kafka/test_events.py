@@ -18,6 +18,7 @@ from onceforall.sinks.kafka.options import producer_configuration
 from onceforall.sinks.kafka.task.client import Client
 from onceforall.sinks.kafka.task.live import LiveProducer
 from onceforall.sinks.kafka.task.producers import ProducerPool
+from support.waiting import until
 
 
 @contextmanager
@@ -78,6 +79,19 @@ def test_a_new_token_is_handed_over_while_the_task_waits_for_an_answer(pool):
         with pytest.raises(ck.KafkaException):
             producer.client.partitions("t", 4.0)
     assert len(fetched) >= 3
+
+
+def test_the_statistics_of_a_producer_whose_task_waits_for_rows_do_not_pile_up(pool):
+    """librdkafka makes them ten times a second, each of kilobytes for every partition."""
+    configuration = producer_configuration({"bootstrap.servers": "127.0.0.1:9"}, "exactly_once")
+    producer = plain(pool, configuration)
+    heard = []
+    take = producer.watch.on_statistics
+    producer.watch.on_statistics = lambda text: (heard.append(len(text)), take(text))
+    until(lambda: len(heard) >= 30)
+    before = len(heard)
+    producer.poll(0)
+    assert len(heard) - before <= 20, "those of the last moment"
 
 
 class Heard:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 _TEXT_BYTES = 512
 # How long ``flush`` waits before it looks whether records have failed, which keep it waiting.
 _FLUSH_SLICE_MS = 50
-# What does not wait for a ``poll``.
-_AT_ONCE = (lib.EVENT_TOKEN_REFRESH,)
+# What does not wait for a ``poll``. Of the statistics the newest are wanted, and they come all the
+# time.
+_AT_ONCE = (lib.EVENT_TOKEN_REFRESH, lib.EVENT_STATS)
 
 
 class Listener(Protocol):
@@ -141,8 +142,8 @@ class Client:
                 event = self._lib.queue_poll(self._queue, 0)
 
     def serve(self) -> None:
-        """Hand over a token that librdkafka wishes for; all else is kept for ``poll``, in its
-        order. Any thread may call it at any time.
+        """Hand over a token that librdkafka wishes for, and take the statistics, which would pile
+        up; all else is kept for ``poll``, in its order. Any thread may call it at any time.
         """
         if not self._hearing.acquire(blocking=False):
             return  # Another thread hears them.

@@ -292,7 +292,8 @@ class ProducerPool:
             self.discard(producer)
 
     def _serve_used(self) -> None:
-        """Hand new tokens over to producers whose tasks may be waiting for rows, or for a broker.
+        """Hand new tokens over to producers whose tasks may be waiting for rows, or for a broker,
+        and take their statistics.
 
         Not under the lock: a user's function fetches the token.
         """
