@@ -20,6 +20,13 @@ proves anything: a request may be repeated for minutes, and retention goes on. F
 nothing comes, that time is renewed when a quarter of retention has passed, with an empty batch: so
 a query may be stopped for three quarters of it.
 
+**Beginnings.** What was forgotten before a query began is no loss. But until something of a shard
+was seen, nobody knows where its oldest record is, and from an offset that says no more than "from
+there on" nobody could tell later what was forgotten since. So the plan that begins a shard goes on
+until it has seen a first record, or that there is none, and its end has a time for each shard. Only
+where a time to begin with is one that retention surely has is it that time itself. Of positions
+without any, which earlier releases have written, that time counts, or the stream's creation.
+
 Retention may be made shorter while a query runs, and longer while it is stopped, which brings
 nothing back. So an offset carries it, and what counts is the least of this one and of what the
 stream says before and behind the answer. Kinesis has no retention of less than a day: where a
@@ -88,6 +95,11 @@ class _Cursor:
     def has_records(self) -> bool:
         return self.position.count > self.begun.count
 
+    @property
+    def is_unseen(self) -> bool:
+        """Nothing of it was seen, and nothing would tell later what was forgotten until then."""
+        return self.position.is_beginning
+
 
 @dataclass
 class _Kept:
@@ -146,7 +158,7 @@ class Planner:
         waiting = {}
         for name, arn in zip(self._options.streams, arns, strict=True):
             if arn in start.streams:
-                found[arn] = self._grown(arn, dict(start.streams[arn].shards), set())
+                found[arn] = self._grown(arn, _dated(start.streams[arn]), set())
             else:
                 found[arn] = self._beginning(name, arn)
             waiting[arn] = True
@@ -168,7 +180,10 @@ class Planner:
                 after = self._replaced(arn, after, here)
                 read_now = {shard for shard, one in here.items() if one.has_records}
                 grown = self._grown(arn, after, read_now)
-                waiting[arn] = any(shard not in after for shard in grown)
+                # Heirs of a shard that is gone, too, which are no children of one that was read.
+                waiting[arn] = any(
+                    shard not in here and not each.closed for shard, each in grown.items()
+                )
                 found[arn] = grown
         self.behind_ms = {
             arn: max((one.behind_ms for one in cursors.values() if one.arn == arn), default=0)
@@ -226,11 +241,12 @@ class Planner:
             return _given(name, arn, start.given, listed)
         if start.kind == "latest":
             return self._latest(arn, [name for name, shard in listed.items() if shard.is_open])
-        timestamp = start.timestamp
-        if start.kind == "trim_horizon":
-            kept = self._kept[arn]
-            timestamp = kept.clock_ms - kept.stream.retention_ms + _HORIZON_MS
-        return {shard: Position(timestamp=timestamp) for shard in lineage.roots(listed)}
+        kept = self._kept[arn]
+        oldest = kept.clock_ms - kept.stream.retention_ms + _HORIZON_MS
+        timestamp = oldest if start.timestamp is None else start.timestamp
+        # Without a time for what is about to be forgotten: it would be called lost at once.
+        time = timestamp if timestamp > oldest else None
+        return {shard: Position(timestamp=timestamp, time=time) for shard in lineage.roots(listed)}
 
     def _latest(self, arn: str, shards: list[str]) -> dict[str, Position]:
         """Return the end of each shard at this moment, by the server's clock; this process reads
@@ -298,7 +314,10 @@ class Planner:
         until: int | None,
         every: list[_Cursor],
     ) -> None:
-        """Read shards, page by page, in threads, until the batch is full or they have no more."""
+        """Read shards, page by page, in threads, until the batch is full or they have no more.
+
+        Of a shard of which nothing was seen yet one record is read, whatever the limits are.
+        """
         active = cursors
         first = True
         while active:
@@ -306,6 +325,8 @@ class Planner:
             size = _left(limits.size, sum(one.size for one in every), len(active))
             late = deadline is not None and time.monotonic() > deadline
             if not first and (rows == 0 or size == 0 or late):
+                active = [one for one in active if one.is_unseen]
+            if not active:
                 return
             share = (max(1, rows or 1) if rows is not None else None, size)
             if self._pool is None:
@@ -338,6 +359,8 @@ class Planner:
             )
             if full or (until is not None and record.arrival_ms > until):
                 one.over = True
+                if one.is_unseen:
+                    one.position = replace(one.position, time=record.arrival_ms)
                 break
             taken.append(record)
             taken_rows += len(unpacked(record.data, record.partition_key))
@@ -412,8 +435,8 @@ class Planner:
     def _note_doubt(self, one: _Cursor, page: Page) -> None:
         """Note a position whose next records may have been gone when a page was read from it."""
         position = one.position
-        if position.after is None and position.time is None:
-            return  # a beginning: whatever is there
+        if position.is_beginning:
+            return  # whatever is there
         if position.time is None or not _reaches(_LEAST_RETENTION_MS, page.at_ms, position.time):
             one.doubts.append((position, page.at_ms))
 
@@ -478,6 +501,18 @@ def _left(limit: int | None, used: int, shards: int) -> int | None:
         return None
     left = limit - used
     return 0 if left <= 0 else max(1, left // shards)
+
+
+def _dated(stream: StreamPositions) -> dict[str, Position]:
+    """Return the positions of an offset, those of which earlier releases had seen nothing with a
+    time: they are no beginnings any more.
+    """
+    return {
+        shard: replace(position, time=position.timestamp or stream.created)
+        if position.is_beginning
+        else position
+        for shard, position in stream.shards.items()
+    }
 
 
 def _reaches(retention_ms: int, at_ms: int, time_ms: int) -> bool:

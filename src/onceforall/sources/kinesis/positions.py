@@ -100,6 +100,14 @@ class Position:
         return replace(self, first=None) if self.count else self
 
     @property
+    def is_beginning(self) -> bool:
+        """Nothing says since when all that comes next must be there: whatever is there is right.
+
+        Only within the plan that begins a shard: no offset has such a position of an open one.
+        """
+        return self.after is None and self.at is None and self.time is None
+
+    @property
     def place(self) -> tuple[str | None, str | None, int | None]:
         """Where the next read begins."""
         return self.after, self.at, self.timestamp
