@@ -188,3 +188,56 @@ def test_heirs_of_a_shard_that_is_gone_are_seen_before_the_plan_ends(
     query.restart(failOnDataLoss="true")
     query.drain()
     assert flat(query.numbers(b) for b in range(len(query.log)) if b) == list(range(7, 13))
+
+
+# --- a quiet stretch with availableNow ------------------------------------------------------------
+
+
+def test_a_query_with_available_now_does_not_end_before_a_record_that_is_there(
+    ordered_stream, ordered_server
+):
+    """The iterator behind the pages without records is kept in memory only: the next run would walk
+    the same ones, and end again."""
+    source = ordered_stream(shards=2)
+    source.put(10)
+    query = source.query()
+    query.drain()
+    ordered_server.advance_clock(hours=1)
+    source.put(10)
+    query.restart(maxPlanningSeconds="0.001")
+    left = [empty_pages(query, 3), empty_pages(query, 3, "shardId-000000000001")]
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.plan()
+    assert query.numbers()
+    assert min(one[0] for one in left) == 0
+    assert flat([query.numbers(), *query.drain()]) == list(range(10, 20))
+
+
+def test_a_query_with_available_now_plans_no_longer_than_it_may_where_there_is_something(
+    ordered_stream,
+):
+    source = ordered_stream(shards=2)
+    source.put(10)
+    query = source.query()
+    query.drain()
+    source.put(10)
+    query.restart(maxPlanningSeconds="0.001")
+    left = empty_pages(query, 3)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.plan()
+    assert query.numbers()
+    assert left == [2]
+
+
+def test_a_query_that_goes_on_leaves_a_quiet_stretch_to_its_next_plan(ordered_stream):
+    source = ordered_stream()
+    source.put(10)
+    query = source.query()
+    query.drain()
+    source.put(10)
+    query.restart(maxPlanningSeconds="0.001")
+    left = empty_pages(query, 3)
+    assert not query.plan()
+    assert left == [2]
+    assert flat(query.drain()) == []
+    assert left == [1]

@@ -316,7 +316,9 @@ class Planner:
     ) -> None:
         """Read shards, page by page, in threads, until the batch is full or they have no more.
 
-        Of a shard of which nothing was seen yet one record is read, whatever the limits are.
+        Of a shard of which nothing was seen yet one record is read, whatever the limits are. And
+        where a query reads what is there and ends, a plan without anything would end it: behind
+        the pages without records that there was time for the next run would stand no further.
         """
         active = cursors
         first = True
@@ -325,7 +327,8 @@ class Planner:
             size = _left(limits.size, sum(one.size for one in every), len(active))
             late = deadline is not None and time.monotonic() > deadline
             if not first and (rows == 0 or size == 0 or late):
-                active = [one for one in active if one.is_unseen]
+                found = until is None or any(one.position != one.begun for one in every)
+                active = [one for one in active if one.is_unseen or not found]
             if not active:
                 return
             share = (max(1, rows or 1) if rows is not None else None, size)
