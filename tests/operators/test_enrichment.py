@@ -192,6 +192,25 @@ def test_without_it_such_a_batch_gets_other_values_unless_its_rows_are_kept(job)
     assert execute(job.url, "SELECT n, key, name, found FROM out ORDER BY n") == OLD
 
 
+def test_a_function_that_enriches_each_batch_keeps_one_connection_per_worker(job, spark):
+    frame = spark.createDataFrame([("a",), ("b",)], "key string").coalesce(1)
+    url, ways = job.url, ("a table", "an address by a function", "the table's types")
+    seen = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ofa-lookup'"
+    ((before,),) = execute(job.url, seen)
+    for n in range(6):
+        for way in ways:
+            lookup = PostgresLookup(
+                (lambda: url) if "function" in way else url,
+                "names",
+                key="k",
+                columns=["name"] if "types" in way else {"name": "string"},
+            )
+            found = {row.key: row.name for row in enrich(frame, lookup, "key").collect()}
+            assert found == {"a": "old", "b": "other"}, n
+    ((after,),) = execute(job.url, seen)
+    assert 0 < after - before <= len(ways) * spark.sparkContext.defaultParallelism
+
+
 @pytest.mark.parametrize(
     ("way", "counts"),
     [

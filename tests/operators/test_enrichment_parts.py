@@ -5,6 +5,7 @@ import math
 import pickle
 import random
 import re
+import sys
 import threading
 import uuid
 from datetime import date, datetime, timezone
@@ -72,9 +73,72 @@ def test_what_is_enriched_in_each_batch_is_handed_over_once():
     assert enrichment._hand_over(Store({}), frame)[1] is None
 
 
+def postgres(url="postgresql://u@h/db", table="names", **changes):
+    given = {"key": "k", "columns": {"name": "string"}, **changes}
+    return PostgresLookup(url, "".join(table), **given)
+
+
+def test_the_same_call_in_each_batch_is_known_again_and_no_other_one():
+    def known(lookup, call="call"):
+        return enrichment._known_as(lookup, call)
+
+    token, kind = known(postgres())
+    assert kind is None
+    # Texts that are equal are equal, be they one object or two.
+    assert known(postgres(table=["na", "mes"])) == (token, None)
+    assert known(postgres(password="hunter2")) != (token, None)  # it is withheld, and says so
+    others = [
+        known(postgres("postgresql://u@other/db")),
+        known(postgres(table="others")),
+        known(postgres(key="l")),
+        known(postgres(columns={"name": "binary"})),
+        known(postgres(timeout_s=11)),
+        known(postgres(), "another call"),
+    ]
+    assert len({token, *(each for each, _ in others)}) == 7
+    by_function = [known(postgres(password=lambda: "hunter2")) for _ in range(3)]
+    assert len(set(by_function)) == 1
+    assert by_function[0][1] is not None
+    assert known(Store(STORE)) == known(Store(dict(STORE)))
+    assert known(Store(STORE))[0] != known(Store({}))[0]
+    assert known(Store(STORE))[1] == known(Store({}))[1] is not None
+    # A notebook makes functions and classes anew, under the same names.
+    main = sys.modules["__main__"]
+    anew = []
+    for host in ("one", "two"):
+        exec(f"def where():\n    return 'host={host}'", main.__dict__)
+        anew.append(known(postgres(main.where))[0])
+    del main.where
+    assert anew[0] != anew[1]
+    # What can't be pickled at all is Spark's to refuse.
+    unfit = Store({"k": threading.Lock()})
+    assert known(unfit)[0] != known(unfit)[0]
+
+
+def test_of_lookups_that_are_perhaps_the_same_a_worker_keeps_the_last_one(monkeypatch):
+    monkeypatch.setattr(_enricher, "received", lambda *_: {})
+    monkeypatch.setattr(_enricher, "_workers", _enricher.OrderedDict())
+    opened = []
+
+    class Open(Store):
+        def fetch(self, keys):
+            if self not in opened:
+                opened.append(self)
+            return super().fetch(keys)
+
+        def close(self):
+            opened.remove(self)
+
+    for n in range(20):
+        list(enricher(Open(STORE), kind="one")([batch("a")]))
+        list(enricher(Open(STORE), kind="two")([batch("a")]))
+        list(enricher(Open(STORE), token=f"t{n % 3}")([batch("a")]))
+    assert len(opened) == 5
+
+
 def enricher(lookup, **changes):
     settings = {
-        "token": uuid.uuid4().hex, "handed_as": "", "pad": None, "lookup": lookup, "by": ("k",), "types": (pa.string(), pa.decimal128(10, 2)), "missing": "null", "defaults": (None, None), "status": None,
+        "token": uuid.uuid4().hex, "kind": None, "handed_as": "", "pad": None, "lookup": lookup, "by": ("k",), "types": (pa.string(), pa.decimal128(10, 2)), "missing": "null", "defaults": (None, None), "status": None,
         "as_of": None, "pin_schema": None, "cache_keys": 100, "cache_for_s": 60.0,
     }  # fmt: skip
     return Enricher(**{**settings, **changes})

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onceforall.errors import RefusedRecordError, UnsupportedQueryError
 from onceforall.operators.lookups import Key, Lookup, Text, Version, read_text
@@ -72,16 +72,29 @@ class TimedCache:
         return self._clock()
 
 
-_workers: OrderedDict[str, tuple[Lookup, TimedCache]] = OrderedDict()
+class _Kept(NamedTuple):
+    lookup: Lookup
+    cache: TimedCache
+    kind: str | None
+
+
+_workers: OrderedDict[str, _Kept] = OrderedDict()
 """What this process keeps from task to task and batch to batch, by ``Enricher.token``; of
 queries that have ended, too, so their number is bounded."""
 
 
 @dataclass
 class Enricher:
-    """The function of ``mapInArrow``; see ``enrich`` for its attributes."""
+    """The function of ``mapInArrow``; see ``enrich`` for its attributes.
+
+    Attributes:
+        token: the same for the same call, so that a worker has one lookup and one cache for all.
+        kind: the same for calls that are perhaps the same, of which a worker keeps the last one;
+            None: the token tells.
+    """
 
     token: str
+    kind: str | None
     handed_as: str
     pad: bytes | None = field(repr=False)
     lookup: Lookup
@@ -97,7 +110,7 @@ class Enricher:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Enrich the batches of a task."""
-        lookup, cache = self._kept()
+        lookup, cache, _ = self._kept()
         readers = [read_text(kind, name) for name, kind in lookup.columns.items()]
         pins = None if self.pin_schema is None else _pins_of_this_task(lookup, self.pin_schema)
         # For one task, whatever the cache's limits are: a key has one value in it.
@@ -135,12 +148,20 @@ class Enricher:
         if pins is not None:
             pins.clean()
 
-    def _kept(self) -> tuple[Lookup, TimedCache]:
+    def _kept(self) -> _Kept:
         if self.token not in _workers:
+            before = [
+                token
+                for token, kept in _workers.items()
+                if self.kind is not None and kept.kind == self.kind
+            ]
+            for token in before:
+                _workers.pop(token).lookup.close()
             while len(_workers) >= _LOOKUPS_PER_WORKER:
-                _workers.popitem(last=False)[1][0].close()
+                _workers.popitem(last=False)[1].lookup.close()
             self.lookup.receive(received(self.handed_as, self.pad))
-            _workers[self.token] = (self.lookup, TimedCache(self.cache_keys, self.cache_for_s))
+            cache = TimedCache(self.cache_keys, self.cache_for_s)
+            _workers[self.token] = _Kept(self.lookup, cache, self.kind)
         _workers.move_to_end(self.token)
         return _workers[self.token]
 

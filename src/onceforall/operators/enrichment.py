@@ -19,7 +19,9 @@ when which one is needed:
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import pickle
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -111,8 +113,24 @@ def enrich(
         assert isinstance(lookup, PostgresLookup)
         _create_pins(lookup, pin_schema)
     handed_as, pad = _hand_over(lookup, frame)
+    asked = [(name, frame.schema[name].dataType.simpleString()) for name in names]
+    call = repr(
+        (
+            handed_as,
+            asked,
+            types.simpleString(),
+            missing,
+            given,
+            status,
+            as_of,
+            pin_schema if pin else None,
+            cache_keys,
+            cache_for_s,
+        )
+    )
+    token, kind = _known_as(lookup, call)
     enricher = Enricher(
-        uuid.uuid4().hex, handed_as, pad, lookup, tuple(names), tuple(_arrow_type(each.dataType, each.name) for each in types.fields), missing, given, status, as_of,  # noqa: E501
+        token, kind, handed_as, pad, lookup, tuple(names), tuple(_arrow_type(each.dataType, each.name) for each in types.fields), missing, given, status, as_of,  # noqa: E501
         pin_schema if pin else None, cache_keys, cache_for_s,
     )  # fmt: skip
     added = [
@@ -121,6 +139,53 @@ def enrich(
     ]
     plain = [StructField(each.name, each.dataType, each.nullable) for each in frame.schema.fields]
     return frame.mapInArrow(enricher, StructType([*plain, *added]))
+
+
+def _known_as(lookup: Lookup, call: str) -> tuple[str, str | None]:
+    """Return by what a worker knows a lookup again, and of what kind it is.
+
+    A function of a query may call ``enrich`` in each batch. The same call has the same token, so
+    that a worker has one connection and one cache for all of them. What a pickle has of a function
+    or of somebody's own object may differ each time though nothing has changed: of those a worker
+    keeps the last one of a kind. Of plain data that isn't so, and there is no kind.
+
+    Args:
+        lookup: without its secret values, which no pickle has.
+        call: everything else that tells calls apart; it has the name under which the secret values
+            are handed over, and so nothing can be guessed from the token.
+    """
+    from pyspark import cloudpickle
+
+    whose = f"{type(lookup).__module__}.{type(lookup).__qualname__}"
+    content = _plainly(lookup)
+    is_plain = content is not None and type(lookup) is PostgresLookup
+    if content is None:
+        try:
+            content = cloudpickle.dumps(lookup)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001  of somebody's own code; Spark will say it
+            content = uuid.uuid4().bytes
+    named = repr(lookup) if isinstance(lookup, PostgresLookup) else ""
+    kind = _digest(whose, lookup.name, named, repr(dict(lookup.columns)), call)
+    return _digest(kind, content.hex()), None if is_plain else kind
+
+
+def _plainly(lookup: Lookup) -> bytes | None:
+    """Pickle without noting which objects are the same one: equal texts are equal. None where that
+    can't be, or where it names something of the program that runs, which a notebook makes anew
+    under the same name: Spark's pickles have what is in it.
+    """
+    made = io.BytesIO()
+    pickler = pickle.Pickler(made, protocol=4)
+    pickler.fast = True
+    try:
+        pickler.dump(lookup)
+    except Exception:  # noqa: BLE001  of whatever kind somebody's own class raises
+        return None
+    return None if b"__main__" in made.getvalue() else made.getvalue()
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 _handed: dict[bytes, tuple[str, Handover]] = {}
