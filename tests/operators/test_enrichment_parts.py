@@ -240,6 +240,18 @@ class TestRows:
         with pytest.raises(RefusedRecordError, match=r"no row for \{'k': b'\\xff'\}"):
             list(enricher(Store(STORE), missing="fail")([rows]))
 
+    def test_a_day_of_a_year_that_python_has_not_is_a_missing_key(self):
+        days = pa.array([0, 2_932_897, None, -719_163, 2**31 - 1, -(2**31), 2_932_896], pa.int32())
+        rows = pa.RecordBatch.from_arrays([days.cast(pa.date32())], ["k"])
+        store = Store({(date(1970, 1, 1),): ("A", None), (date(9999, 12, 31),): ("B", None)})
+        (made,) = enricher(store, status="s")([rows])
+        assert made.column("name").to_pylist() == ["A", None, None, None, None, None, "B"]
+        assert made.column("s").to_pylist() == ["found", *["missing"] * 5, "found"]
+        assert made.column("k").equals(rows.column("k"))
+        assert store.asked == [[(date(1970, 1, 1),), (date(9999, 12, 31),)]]
+        with pytest.raises(RefusedRecordError, match=r"no row for \{'k': '10000-01-01'\}"):
+            list(enricher(Store(STORE), missing="fail")([rows.slice(1)]))
+
     def test_a_binary_key_is_a_key_whatever_its_bytes_are(self):
         rows = pa.RecordBatch.from_pydict({"k": pa.array([b"\xff", b"a"], pa.binary())})
         (made,) = enricher(Store({(b"\xff",): ("A", None)}), status="s")([rows])

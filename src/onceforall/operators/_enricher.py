@@ -301,16 +301,36 @@ class _NoText(bytes):
     __slots__ = ()
 
 
+class _NoDay(str):
+    """What a DATE has where its year isn't of 1 to 9999, for which Python has no day."""
+
+    __slots__ = ()
+
+
 def _key_parts(column: pa.Array) -> list[Any]:
-    """Return the values of a key's column: Python's for its type, None, or ``_NoText``."""
+    """Return a key's column: values of Python's for its type, None, ``_NoText``, ``_NoDay``."""
     import pyarrow as pa
 
     try:
         parts: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
-        binary = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
-        parts = [None if part is None else _text(part) for part in column.cast(binary).to_pylist()]
+    except (OverflowError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            binary = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+            texts = column.cast(binary).to_pylist()
+            return [None if part is None else _text(part) for part in texts]
+        if not pa.types.is_date(column.type):
+            raise
+        parts = [_day(part) for part in column]
     return parts
+
+
+def _day(part: pa.Scalar) -> Any:
+    try:
+        return part.as_py()
+    except (OverflowError, ValueError):
+        import pyarrow as pa
+
+        return _NoDay(part.cast(pa.string()).as_py())
 
 
 def _text(part: bytes) -> str | _NoText:
@@ -321,7 +341,7 @@ def _text(part: bytes) -> str | _NoText:
 
 
 def _is_whole(key: Key) -> bool:
-    return not any(part is None or isinstance(part, _NoText) for part in key)
+    return not any(part is None or isinstance(part, _NoText | _NoDay) for part in key)
 
 
 def _micros_of(times: pa.Array) -> list[int | None]:
