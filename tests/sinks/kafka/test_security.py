@@ -450,11 +450,15 @@ def test_a_wrong_password_of_a_key_is_said_and_nobody_is_asked_for_another(secur
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("kind", ["SCRAM-SHA-512", "OAUTHBEARER"])
 @pytest.mark.parametrize("delivery", ["at_least_once", "none"])
-def test_the_other_deliveries_need_the_topic_alone(secured, make, batch_of, committed, delivery):
+def test_the_other_deliveries_need_the_topic_alone(
+    secured, make, batch_of, committed, delivery, kind
+):
+    options, user = way(secured, kind)
     topic = secured.topic()
-    secured.grant(secured.for_topic(topic))
-    one = make(secured.scram(), topic, delivery=delivery)
+    secured.grant(secured.for_topic(topic, user))
+    one = make(options, topic, delivery=delivery)
     one.check()
     assert written(one, ["a"], batch_of) is None
     until(
