@@ -75,6 +75,11 @@ def of_the_mutants() -> str:
     return str(import_module("mutants.report").digest_of_today())
 
 
+def of_the_generated_bugs() -> str:
+    """Return the digest of the modules that the page of generated bugs names."""
+    return str(import_module("mutants.generated.published").digest_of_today())
+
+
 RESULTS = (
     Result(
         "docs/chaos-results.md",
@@ -124,6 +129,13 @@ RESULTS = (
         r"Digest of package, bugs and tests: (\w+)\.",
         of_the_mutants,
         "make mutants, two hours",
+    ),
+    Result(
+        "docs/generated-results.md",
+        "bugs that nobody chose",
+        r"Digest of these modules: (\w+)\.",
+        of_the_generated_bugs,
+        "make mutants-generated of the modules that have changed, minutes each",
     ),
     Result(
         "docs/performance.md",

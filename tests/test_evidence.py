@@ -207,7 +207,7 @@ def test_the_command_looks_at_every_page_with_results():
     told, _ = lines(RESULTS)
     assert len(told) == len(RESULTS)
     assert {result.page for result in RESULTS} == {
-        "docs/chaos-results.md", "docs/simulator-results.md", "docs/mutants-results.md", "docs/performance.md", "docs/performance.json", "docs/profile.json", "docs/scale.md", "docs/store-costs.md",
+        "docs/chaos-results.md", "docs/simulator-results.md", "docs/mutants-results.md", "docs/generated-results.md", "docs/performance.md", "docs/performance.json", "docs/profile.json", "docs/scale.md", "docs/store-costs.md",
         "docs/versions.md",
     }  # fmt: skip
 

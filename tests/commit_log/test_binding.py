@@ -146,6 +146,13 @@ def test_a_place_that_is_refused_is_named_and_so_is_the_checkpoint(checkpoint, e
     assert not checkpoint.home.exists()
 
 
+@pytest.mark.parametrize("place", ["s3a://[b/x", "file://[b/x"])
+def test_a_place_that_is_no_url_is_named(place):
+    with pytest.raises(OptionError) as raised:
+        binding.log_location(place)
+    assert f"commitLog={place} is neither a path nor a URL" in str(raised.value)
+
+
 def test_a_pointer_that_leads_to_nothing_is_named(checkpoint, elsewhere):
     checkpoint.bind(elsewhere)
     shutil.rmtree(elsewhere)
