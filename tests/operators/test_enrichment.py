@@ -196,6 +196,7 @@ def test_without_it_such_a_batch_gets_other_values_unless_its_rows_are_kept(job)
     assert execute(job.url, "SELECT n, key, name, found FROM out ORDER BY n") == OLD
 
 
+@pytest.mark.long  # test_enrichment_parts.py has the same without Spark
 def test_a_function_that_enriches_each_batch_keeps_one_connection_per_worker(job, spark):
     frame = spark.createDataFrame([("a",), ("b",)], "key string").coalesce(1)
     url, ways = job.url, ("a table", "an address by a function", "the table's types")
