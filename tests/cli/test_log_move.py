@@ -494,6 +494,23 @@ def test_a_move_to_a_store_that_no_start_accepts_changes_nothing(checkpoint, tmp
     checkpoint.live(1)
 
 
+@pytest.mark.parametrize("move", [move_log, move_checkpoint])
+def test_a_move_that_is_killed_while_it_tests_the_store_is_repeated(checkpoint, monkeypatch, move):
+    def dies(store):
+        store.create("probe/left", b"by a kill")
+        raise KeyboardInterrupt
+
+    client = ScriptedClient()
+    monkeypatch.setattr(Stores, "client", lambda _, url: Named(client, url))
+    checkpoint.live(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{move.__module__}.probe", dies)
+        with pytest.raises(KeyboardInterrupt):
+            move(checkpoint.path, "s3a://bucket/elsewhere")
+    assert [key for key in client.contents if "probe" in key]
+    assert move(checkpoint.path, "s3a://bucket/elsewhere").location
+
+
 def test_a_log_that_was_ended_is_not_said_to_lie_where_it_was(checkpoint, tmp_path, monkeypatch):
     def dies(*_):
         raise KeyboardInterrupt

@@ -119,10 +119,11 @@ def move_checkpoint(
     if unfinished is None:
         try:
             _check_target(home, new, str(old))
-            if isinstance(home, RemoteStore):
-                # Each start does so, and refuses a place that can't hold a log.
-                probe(home)
             repointing.expect_move(home, bound, str(old))
+            if isinstance(home, RemoteStore):
+                # Each start does so, and refuses a place that can't hold a log. Behind the mark:
+                # what a kill leaves of it there is no stranger's to the same command.
+                probe(home)
             generation, entries = moving.copy_log(
                 bound, home, old, query_id, adopt=adopt_checkpoint
             )
