@@ -478,3 +478,9 @@ def test_names_of_sinks_may_stand_in_one_text_and_a_name_may_have_a_comma():
     assert told("a,b,c", ["a,b", "a", "b,c"]) == ("a,b", "c")
     assert told("x,,y,", ["a"]) == ("x", "y")
     assert told((), ()) == ()
+
+
+@pytest.mark.parametrize("value", [",", " , ", ["a", ","]])
+def test_a_text_that_names_no_sink_is_refused(value):
+    with pytest.raises(ofa.OptionError, match="in it, which names none. Give"):
+        arguments.sinks("adopt_target", value, ["a"])

@@ -227,10 +227,16 @@ def sinks(name: str, value: object, known: Collection[str]) -> tuple[str, ...]:
             is known counts.
 
     Raises:
-        OptionError: it is neither that nor a list of texts.
+        OptionError: it is neither that nor a list of texts, or a text names nothing, as ``","``.
     """
-    given = names(name, value, "the names of sinks, as a list of texts")
-    return tuple(part for text in given for part in _parted(text.split(","), known) if part)
+    expected = "the names of sinks, as a list of texts"
+    found: list[str] = []
+    for each in names(name, value, expected):
+        parts = [part for part in _parted(each.split(","), known) if part]
+        if not parts:
+            raise OptionError(f"{name} has {shown(each)} in it, which names none. Give {expected}.")
+        found += parts
+    return tuple(found)
 
 
 def _parted(parts: Sequence[str], known: Collection[str]) -> Iterator[str]:
