@@ -199,6 +199,24 @@ def test_an_error_of_ours_is_found_among_the_causes_of_another():
     assert ofa.error_of(wrapper) is ours
 
 
+class _FalsyError(Exception):
+    """As a group of errors that is empty, or one whose truth can't be told."""
+
+    def __init__(self, truth):
+        super().__init__("falsy")
+        self._truth = truth
+
+    def __bool__(self):
+        return self._truth()
+
+
+@pytest.mark.parametrize("truth", [lambda: False, lambda: 1 / 0])
+def test_the_truth_of_an_error_does_not_matter(truth):
+    outer, between, inner = RuntimeError("outer"), _FalsyError(truth), ofa.FencedError("fenced")
+    outer.__cause__, between.__cause__ = between, inner
+    assert ofa.error_of(outer) is inner
+
+
 def test_what_is_none_of_ours_comes_back_as_it_was_given_and_nothing_as_none():
     theirs = KeyError("of the user's program")
     assert ofa.error_of(theirs) is theirs

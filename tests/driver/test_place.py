@@ -2,11 +2,14 @@
 and on real file systems."""
 
 import os
+import pwd
+import re
 import shutil
 from dataclasses import replace
 
 import pytest
 
+from onceforall.common.machine import whoami
 from onceforall.driver import place
 from onceforall.driver.place import here, storage_of
 from onceforall.protocol.entries import Claim
@@ -166,3 +169,16 @@ def test_mounts_with_any_character_in_their_path_are_read(tmp_path):
     assert storage_of(folder, mounts=mounts) == {"type": "nfs4"}
     mounts.write_text("nothing that is known")
     assert storage_of(folder, mounts=mounts) == {}
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])  # what Python 3.10 raises, and 3.13
+def test_somebody_without_a_name_in_the_system_has_the_number(monkeypatch, error):
+    """As in a container that runs under a number of its own."""
+
+    def unknown(uid):
+        raise error(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert re.fullmatch(rf"uid {os.getuid()}@\S+ pid {os.getpid()}", whoami())

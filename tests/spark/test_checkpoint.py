@@ -26,3 +26,11 @@ def test_the_folder_that_a_killed_start_has_left_makes_no_batch_one_of_ours(tmp_
     (tmp_path / "onceforall").mkdir()
     with pytest.raises(CheckpointMismatchError, match="Batch 1 .*begun without onceforall"):
         spark_checkpoint.check_take_over(tmp_path, None)
+
+
+def test_a_plan_that_is_no_text_is_refused_as_damaged(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "4").write_bytes(b"v1\n\xff\n{}")
+    with pytest.raises(CheckpointMismatchError, match=r"offsets/4 is no text: .* It is damaged\."):
+        spark_checkpoint.plan_of(tmp_path, 4)
+    assert spark_checkpoint.known_plan_of(tmp_path, 4) == ()

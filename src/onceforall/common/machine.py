@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import subprocess
 from pathlib import Path
 
-__all__ = ["boot_id"]
+__all__ = ["boot_id", "whoami"]
+
+
+def whoami() -> str:
+    """Return who runs this, for people who read the log: ``user@host pid 1``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container may run under a number that has no name.
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "?"
+    return f"{user}@{socket.gethostname()} pid {os.getpid()}"
 
 
 def boot_id() -> str:

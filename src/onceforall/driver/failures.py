@@ -285,7 +285,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         # Spark's own errors have no __cause__ but one of the JVM's.
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        # A user's error may have a truth value.
+        came_from = error.__cause__
+        if came_from is None and not error.__suppress_context__:
+            came_from = error.__context__
+        error = came_from
 
 
 def _forget_locals(error: BaseException) -> None:

@@ -8,9 +8,6 @@ batch to the run's coordinator.
 from __future__ import annotations
 
 import copy
-import getpass
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from onceforall.commit_log import LocalStore
 from onceforall.common import arguments, logs
+from onceforall.common.machine import whoami
 from onceforall.common.threads import result_within
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import SparkBatchWriter
@@ -384,7 +382,7 @@ class QueryRun:
                 if not contract.needs_a_commit(sink.capabilities)
             ),
             adopt_targets=frozenset(settings.adopt_target),
-            owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
+            owner=whoami(),
             **asdict(place.here(checkpoint)),
         )
         detached = spark_checkpoint.detached_generation(checkpoint) >= 0

@@ -26,9 +26,7 @@ Not guaranteed: anything for a query, plain or not, that is started before this 
 from __future__ import annotations
 
 import copy
-import getpass
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -40,6 +38,7 @@ from onceforall.commit_log.ending import end_log, ended_by
 from onceforall.commit_log.envelope import DETACHED, encode_detached
 from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
+from onceforall.common.machine import whoami
 from onceforall.driver import place
 from onceforall.driver.closing import close_all
 from onceforall.driver.coordinator import Coordinator, Prepared, Resources
@@ -338,7 +337,7 @@ def _run_config(
         kinds=kinds_of(sinks),
         adopt_checkpoint=adopt_checkpoint,
         adopt_targets=frozenset(adopt_target),
-        owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
+        owner=f"{whoami()} (detach)",
         **asdict(place.here(path)),
     )
 

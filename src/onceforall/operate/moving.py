@@ -16,9 +16,7 @@ Between 3 and 4 the query can't be started, and the error says which command to 
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -35,6 +33,7 @@ from onceforall.commit_log.store import keeps_ends
 from onceforall.commit_log.stores.probing import probe
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import arguments
+from onceforall.common.machine import whoami
 from onceforall.driver import place
 from onceforall.driver.log_folder import contains, lies_in
 from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
@@ -352,11 +351,6 @@ def moved_before(bound: binding.BoundLog) -> Unfinished | None:
         return None
     generation, body = found
     return Unfinished(generation, str(body["location"]), body.get("checkpoint"))
-
-
-def whoami() -> str:
-    """Return who runs this, for people who read the log."""
-    return f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}"
 
 
 def _now() -> datetime:

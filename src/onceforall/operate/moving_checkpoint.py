@@ -32,6 +32,7 @@ from onceforall.commit_log.store import keeps_ends
 from onceforall.commit_log.stores.probing import probe
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import arguments
+from onceforall.common.machine import whoami
 from onceforall.driver import place
 from onceforall.errors import (
     CheckpointMismatchError,
@@ -303,7 +304,7 @@ def _take_over(  # noqa: PLR0917
     log = CommitLog(home, first_generation=bound.first_generation, keep_ends=keeps_ends(home))
     newest = log.newest_claim()
     if newest is None or newest.checkpoint != str(new):
-        owner = f"{moving.whoami()} (checkpoint move)"
+        owner = f"{whoami()} (checkpoint move)"
         # The next start compares its sinks with those of the run before the move.
         kinds = {} if newest is None else newest.kinds
         run_id = f"move-{uuid.uuid4()}"

@@ -105,6 +105,11 @@ def _entry(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
             f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does "
             "checkpointLocation name the query's checkpoint?"
         ) from error
+    except UnicodeDecodeError as error:
+        raise CheckpointMismatchError(
+            f"Spark runs batch {batch}, but {file} is no text: {error}. It is damaged. Stop the "
+            "query, and start it again; a start looks at what Spark left."
+        ) from error
 
 
 def last_planned(checkpoint: AnyPath) -> int:
