@@ -178,6 +178,27 @@ class TestWhoIsWrittenTogether:
         run(writer(source.stream().repartition(4), tmp_path, keyed))
         assert [len(task) for task in keyed.tasks()] == [20]
 
+    def test_keys_of_one_name_count_as_each_of_two_sinks_writes_them(
+        self, source, make, run, spark, tmp_path, request
+    ):
+        """Two of them write the same, and are written in one job."""
+        coalesce = "spark.sql.adaptive.coalescePartitions.enabled"
+        spark.conf.set(coalesce, "false")
+        request.addfinalizer(lambda: spark.conf.unset(coalesce))
+        able = Capabilities(two_phase=True, one_task_per_key=("name",))
+        plain = make("plain", able=able, columns=["value AS name", "key"])
+        shouting = make("shouting", able=able, columns=["upper(value) AS name", "key"])
+        again = make("again", able=able, columns=["upper(value) AS name", "value"])
+        # Texts of which Spark's hash brings each to another task than its capitals.
+        texts = [text for n in range(12) for text in (f"a{n}", f"A{n}")]
+        source.add(*({"key": str(n), "value": text} for n, text in enumerate(texts)))
+        run(writer(source.stream().repartition(4), tmp_path, plain, shouting, again))
+        for sink in (plain, shouting, again):
+            tasks_of = [name for task in sink.tasks() for name in {row["name"] for row in task}]
+            assert len(tasks_of) == len(set(tasks_of)), sink.folder.name
+            assert sum(map(len, sink.tasks())) == 24
+        assert len(shouting.tasks()) > 1
+
     def test_the_rows_of_a_batch_are_computed_once_whatever_the_sinks_make_of_them(
         self, source, make, run, spark, tmp_path
     ):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceforall.sink import TwoPhaseCommitSink
+from onceforall.task.projections import Projections
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class JobGroup:
     """Writes that one job writes: the same rows, and all rows with equal values of ``keys`` in
-    one task (none: wherever they are).
+    one task (none: wherever they are), as every sink of the group writes these values.
     """
 
     frame: DataFrame
@@ -29,15 +30,51 @@ def groups_of(
     writes: Sequence[tuple[str, DataFrame]],
     sinks: Mapping[str, TwoPhaseCommitSink],
     batch: DataFrame,
+    projections: Projections,
 ) -> list[JobGroup]:
     """Return the writes by what one job can write in one pass: the same rows, in the same tasks.
     The batch's own rows come first.
+
+    Raises:
+        SchemaError: a sink can't write such rows.
     """
     groups: dict[tuple[int, tuple[str, ...]], JobGroup] = {}
     for i, (name, frame) in enumerate(writes):
         keys = sinks[name].capabilities.one_task_per_key
         groups.setdefault((id(frame), keys), JobGroup(frame, keys)).writes.append(i)
-    return sorted(groups.values(), key=lambda group: group.frame is not batch)
+    alike = [
+        part
+        for group in groups.values()
+        for part in _by_values([name for name, _ in writes], group, projections)
+    ]
+    return sorted(alike, key=lambda group: group.frame is not batch)
+
+
+def _by_values(
+    names: Sequence[str], group: JobGroup, projections: Projections
+) -> Sequence[JobGroup]:
+    """Split writes whose keys have the same names by what is computed for these: keys that are
+    equal as one sink writes them may differ as another does, and would come to two tasks.
+    """
+    if not group.keys or len(group.writes) == 1:
+        return [group]
+    projection = projections.of_writes([names[write] for write in group.writes], group.frame)
+    parts: dict[tuple[int, ...], JobGroup] = {}
+    for position, write in enumerate(group.writes):
+        places = projection.places(position, group.keys)
+        parts.setdefault(places, JobGroup(group.frame, group.keys)).writes.append(write)
+    return list(parts.values())
+
+
+def is_one_group(
+    frame: DataFrame, sinks: Mapping[str, TwoPhaseCommitSink], projections: Projections
+) -> bool:
+    """Tell whether one job can write a frame to all sinks.
+
+    Raises:
+        SchemaError: a sink can't write such rows.
+    """
+    return len(groups_of([(name, frame) for name in sinks], sinks, frame, projections)) == 1
 
 
 def written_often(groups: Sequence[JobGroup], batch: DataFrame) -> list[DataFrame]:

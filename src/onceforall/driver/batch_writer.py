@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.common import clock as clocks
 from onceforall.common import logs
-from onceforall.driver.batch_jobs import JobGroup, groups_of
+from onceforall.driver.batch_jobs import JobGroup, groups_of, is_one_group
 from onceforall.driver.batch_rows import BatchRows
 from onceforall.driver.batch_sinks import BatchSinks
 from onceforall.driver.coordinator import Prepared
@@ -150,8 +150,9 @@ class SparkBatchWriter:
     @cached_property
     def _rows(self) -> BatchRows:
         """Over two passes where a write follows a look."""
-        keys = {sink.capabilities.one_task_per_key for sink in self.sinks.values()}
-        is_one_job = getattr(self.function, "writes_as_it_is", False) and len(keys) == 1
+        is_one_job = getattr(self.function, "writes_as_it_is", False) and is_one_group(
+            self.frame, self.sinks, self.projections
+        )
         return BatchRows(self.frame, self._jobs, for_state=self.consume_all, is_one_job=is_one_job)
 
     @cached_property
@@ -274,7 +275,7 @@ class SparkBatchWriter:
         if transaction.failure is not None:
             raise transaction.failure
         self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
-        groups = groups_of(transaction.writes, self.sinks, batch)
+        groups = groups_of(transaction.writes, self.sinks, batch, self.projections)
         self._keeping = self._how_kept(decision, transaction.given)
         consumed = bool(groups) and groups[0].frame is batch
         # A partition whose state store did not commit would fail the next batch.

@@ -72,6 +72,12 @@ class Projection:
         """Return the name in ``columns`` of what a sink calls by this name."""
         return _name(self.writes[write].place(name))
 
+    def places(self, write: int, names: Sequence[str]) -> tuple[int, ...]:
+        """Return where what a sink calls by these names is: two writes have the same places where
+        they take the same values.
+        """
+        return tuple(self.writes[write].place(name) for name in names)
+
 
 class Projections:
     """Columns by what they are made of.
