@@ -279,6 +279,46 @@ def test_what_a_kept_error_was_raised_beside_is_let_go():
     assert seen[0]() is None
 
 
+def _from_none(raising):
+    try:
+        raising()
+    except ValueError:
+        raise errors.AttemptFailedError("a job has failed") from None
+
+
+def _in_a_group(raising):
+    try:
+        raising()
+    except ValueError as error:
+        raise ExceptionGroup("several", [error])  # noqa: B904, F821  Python 3.11 has them
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        _from_none,
+        pytest.param(
+            _in_a_group,
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="groups of Python 3.11"),
+        ),
+    ],
+)
+def test_what_the_frames_behind_a_hidden_error_hold_is_let_go(hide):
+    class Large:
+        pass
+
+    seen = []
+
+    def raising():
+        large = Large()
+        seen.append(weakref.ref(large))
+        raise ValueError("beside something large")
+
+    _call_proxy(lambda: hide(raising))
+    gc.collect()
+    assert seen[0]() is None
+
+
 def test_one_line_at_level_error_says_the_error_with_query_batch_message_and_address(caplog):
     with caplog.at_level(logging.INFO, "onceforall"):
         _call_proxy(caused("two\nlines"))
@@ -309,6 +349,13 @@ def test_an_error_whose_text_cannot_be_read_is_kept_and_told_all_the_same(caplog
     assert ofa.error_of(f"[id = {QUERY_ID}, runId = {RUN_ID}]") is error
     assert ofa.error_of("another text") is None
     assert ofa.error_of(error) is error
+
+
+def test_an_error_with_a_field_that_is_no_json_is_told_all_the_same(caplog):
+    error = errors.RefusedRecordError("the row is too long")
+    error.sink = {"out"}
+    failures.tell(error, batch=7, run_id=RUN_ID, query_id=QUERY_ID, query_name=None)
+    assert "the row is too long" in caplog.text
 
 
 def test_a_stop_is_no_failure_and_its_text_stays_as_spark_must_see_it(caplog):

@@ -1,11 +1,14 @@
 """What a run does when it ends: sweeps of its own generation only when Spark can't call for
 another batch, and no error that ends the others."""
 
+import gc
 import json
 import pickle
 import signal
 import threading
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -491,6 +494,53 @@ def test_a_sink_with_a_key_is_written_once_in_a_batch_and_others_again():
     assert made.seen == [(name, "its schema") for name in ("plain", "keyed", "plain")]
 
 
+def test_two_threads_of_a_function_cannot_both_be_the_first_to_write_a_sink_with_a_key():
+    made, both = Keys(), threading.Barrier(2)
+    raised = []
+
+    def meet(frame):
+        # In one thread alone, for the other one waits for it.
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return frame
+
+    def write(frame):
+        try:
+            made.transaction.write("keyed", frame)
+        except UnsupportedQueryError as error:
+            raised.append(error)
+
+    made.transaction._pinned = meet
+    threads = [threading.Thread(target=write, args=[each]) for each in (made.frame, made.other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(raised) == len(made.transaction.writes) == 1
+
+
+def test_a_write_that_is_under_way_when_the_function_returns_is_registered():
+    made, registered = Keys(), []
+
+    def close():
+        made.transaction.close()
+        registered.append(len(made.transaction.writes))
+
+    closing = threading.Thread(target=close)
+
+    def return_meanwhile(frame):
+        closing.start()
+        closing.join(0.5)  # Only a close that doesn't wait ends within.
+        return frame
+
+    made.transaction._pinned = return_meanwhile
+    made.transaction.write("plain", made.frame)
+    closing.join(30)
+    assert registered == [1]
+    with pytest.raises(OptionError, match="after the function of the batch had returned"):
+        made.transaction.write("plain", made.frame)
+
+
 @pytest.mark.parametrize("name", ["absent", None, 7, ["plain"]])
 def test_a_sink_that_is_not_there_is_named_with_those_that_are(name):
     made = Keys()
@@ -514,6 +564,54 @@ def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_whe
     run.take(None, 0, None)
     assert seen == [True]
     assert not run._may_take_another()
+
+
+class Batch:
+    """A frame of a run, with what the driver asks it for."""
+
+    _jdf = None
+
+    def __init__(self, run_id):
+        told = {"sql.streaming.queryId": "query", "spark.jobGroup.id": run_id}
+        self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=told.get))
+
+
+def fail(tmp_path, run_id, monkeypatch):
+    """Let a query fail in its first batch; return its run, and references to run and batch."""
+    function = ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, Settings())
+    run = QueryRun(ClassicRun(None, "query", run_id, execution=Execution(False)), tmp_path, {})
+    run._coordinator, run._sweeper = Coordinator({}), SimpleNamespace(soon=lambda: None)
+    run._sweeper.until_the_end = lambda: None
+    function._runs[run_id] = run
+
+    def failing(*_):
+        raise FencedError("a newer run")
+
+    monkeypatch.setattr(run, "_take", failing)
+    batch = Batch(run_id)
+    with pytest.raises(FencedError):
+        function(batch, 0)
+    monkeypatch.undo()
+    return run, weakref.ref(batch)
+
+
+def test_the_error_of_a_run_that_has_ended_holds_no_batch(tmp_path, monkeypatch):
+    """A process that starts a query that fails again and again would keep the frames of a hundred
+    runs, and their threads."""
+    run, batch = fail(tmp_path, "a run that fails", monkeypatch)
+    assert batch() is not None
+    run._housekeeping()
+    gc.collect()
+    assert batch() is None
+
+
+def test_the_error_of_a_run_that_never_began_holds_no_batch_from_the_next_failure_on(
+    tmp_path, monkeypatch
+):
+    _, batch = fail(tmp_path, "one run", monkeypatch)
+    fail(tmp_path, "another run", monkeypatch)
+    gc.collect()
+    assert batch() is None
 
 
 def test_a_function_of_a_query_lets_sigterm_stop_it_in_order(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from onceforall.errors import AttemptFailedError, QueryStoppedError
+from onceforall.errors import AttemptFailedError, QueryStoppedError, RefusedRecordError
 from onceforall.spark.errors import translated
 
 
@@ -51,3 +51,13 @@ def test_a_failure_beside_a_stop_is_a_failure():
 def test_what_comes_from_elsewhere_stays_as_it_is(stop_requested):
     error = ValueError("java.lang.InterruptedException")
     assert translated(error, stop_requested=stop_requested) is error
+
+
+class _UnreadableError(RefusedRecordError):
+    def __str__(self):
+        raise RuntimeError("in __str__")
+
+
+def test_an_error_whose_text_cannot_be_read_stays_what_it_is():
+    error = _UnreadableError()
+    assert translated(error, stop_requested=False) is error

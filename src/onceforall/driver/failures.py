@@ -11,13 +11,14 @@ that is read is executed or imported: a class is found by its name among those t
 
 from __future__ import annotations
 
+import builtins
 import json
 import logging
 import re
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common.arguments import wrong
@@ -77,12 +78,19 @@ class _Kept:
         self._errors: OrderedDict[str, BaseException] = OrderedDict()
 
     def keep(self, run_id: str, error: BaseException) -> None:
-        _forget_locals(error)
         with self._lock:
             # The first one is why the run ended.
             self._errors.setdefault(run_id, error)
             while len(self._errors) > KEPT_RUNS:
                 self._errors.popitem(last=False)
+            kept = list(self._errors.values())
+        # Those of earlier runs once more: frames that had not ended then keep what they hold.
+        for each in (error, *kept):
+            _forget_locals(each)
+
+    def forget_locals(self, run_id: str) -> None:
+        if (error := self.of(run_id)) is not None:
+            _forget_locals(error)
 
     def of(self, run_id: str | None) -> BaseException | None:
         with self._lock:
@@ -191,7 +199,7 @@ def tell(
         note.startswith(NOTE) for note in getattr(error, "__notes__", ())
     ):
         told = {name: value for name, value in (found | known).items() if value is not None}
-        error.add_note(NOTE + json.dumps({**told, "documentation": where}))
+        error.add_note(NOTE + json.dumps({**told, "documentation": where}, default=str))
     logger.error("query %s failed in batch %d: %s (%s)", named, batch, _in_one_line(error), where)
 
 
@@ -292,12 +300,35 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = came_from
 
 
+def ended(run_id: str) -> None:
+    """Let go of what the error of a run that has ended still holds: while it was told, the frames
+    of ``foreachBatch`` had not ended, and held the batch.
+    """
+    _kept.forget_locals(run_id)
+
+
 def _forget_locals(error: BaseException) -> None:
     """Let go of what the frames of a traceback hold: frames of data, sessions, connections. Its
     lines stay.
     """
-    for each in _chain(error):
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
         traceback.clear_frames(each.__traceback__)
+        # Also what ``raise ... from None`` hides, and each error of a group (Python 3.11).
+        left += [each.__cause__, each.__context__, *_in_group(each)]
+
+
+def _in_group(error: BaseException) -> Sequence[BaseException]:
+    group = getattr(builtins, "BaseExceptionGroup", None)
+    if group is None or not isinstance(error, group):
+        return ()
+    errors: Sequence[BaseException] = error.exceptions
+    return errors
 
 
 def _in_one_line(error: BaseException) -> str:

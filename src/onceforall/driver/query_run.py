@@ -608,6 +608,7 @@ class QueryRun:
             # Until then the end of the process makes a sweep that would be the last until the next
             # start.
             stopping.PROCESS.remove(self)
+            failures.ended(self._spark_run.run_id)
 
     def _may_take_another(self) -> bool:
         """Tell whether a batch is under way or may still come: a query that was told to stop is

@@ -33,7 +33,7 @@ class BatchTransaction:
         self._projections = projections
         self._pinned = pinned
         self._frames: list[tuple[DataFrame, DataFrame]] = []
-        self._computing = threading.Lock()
+        self._writing = threading.RLock()
         self._open = True
         self.writes: list[tuple[str, DataFrame]] = []
         self.failure: Exception | None = None
@@ -47,35 +47,40 @@ class BatchTransaction:
                 several times, but for one that needs all rows of a key in one task.
 
         Raises:
-            OptionError: no sink has this name, or it is no frame.
+            OptionError: no sink has this name, it is no frame, or the function has returned.
             SchemaError: the sink cannot write these columns.
             UnsupportedQueryError: the sink needs all rows of a key in one task, and is written a
                 second time.
-            ProtocolViolationError: the function has returned already.
 
         A write that failed poisons the whole attempt, even when the function catches the error.
         """
         try:
-            if not self._open:
-                raise OptionError(
-                    "transaction.write was called after the function of the batch had returned; "
-                    "call it inside."
-                )
-            if not isinstance(name, str) or name not in self._sinks:
-                raise OptionError(
-                    f"There is no sink named {arguments.shown(name)} in this query; its sinks "
-                    f"are: {', '.join(sorted(self._sinks))}."
-                )
-            arguments.check_frame(frame, "transaction.write", or_connect=True)
-            self._check_first(name)
-            self._projections.taken(name, frame.schema)
-            self.writes.append((name, self._as_it_is_now(frame)))
+            # One after the other, also in the threads of a function: what is looked at must still
+            # hold when the write is registered.
+            with self._writing:
+                self._write(name, frame)
         except Exception as error:
             # Spark's own as well: Connect finds only here that a frame can't be resolved.
             if isinstance(error, OnceForAllError):
                 error.sink = name if isinstance(name, str) and name in self._sinks else None
             self.failure = self.failure or error
             raise
+
+    def _write(self, name: str, frame: DataFrame) -> None:
+        if not self._open:
+            raise OptionError(
+                "transaction.write was called after the function of the batch had returned; "
+                "call it inside."
+            )
+        if not isinstance(name, str) or name not in self._sinks:
+            raise OptionError(
+                f"There is no sink named {arguments.shown(name)} in this query; its sinks "
+                f"are: {', '.join(sorted(self._sinks))}."
+            )
+        arguments.check_frame(frame, "transaction.write", or_connect=True)
+        self._check_first(name)
+        self._projections.taken(name, frame.schema)
+        self.writes.append((name, self._as_it_is_now(frame)))
 
     @property
     def given(self) -> list[DataFrame]:
@@ -87,15 +92,13 @@ class BatchTransaction:
         return next((given for given, pinned in self._frames if pinned is frame), frame)
 
     def _as_it_is_now(self, frame: DataFrame) -> DataFrame:
-        # A frame that is written to several sinks stays one, which is computed once, also where
-        # the function writes it in several threads.
-        with self._computing:
-            for given, pinned in self._frames:
-                if given is frame:
-                    return pinned
-            pinned = self._pinned(frame)
-            self._frames.append((frame, pinned))
-            return pinned
+        # A frame that is written to several sinks stays one, which is computed once.
+        for given, pinned in self._frames:
+            if given is frame:
+                return pinned
+        pinned = self._pinned(frame)
+        self._frames.append((frame, pinned))
+        return pinned
 
     def _check_first(self, name: str) -> None:
         # Each write is shuffled by itself: a key that two of them have is in two tasks.
@@ -111,8 +114,11 @@ class BatchTransaction:
             )
 
     def close(self) -> None:
-        """Refuse further writes; the function has returned."""
-        self._open = False
+        """Refuse further writes, once the one under way has been registered; the function has
+        returned.
+        """
+        with self._writing:
+            self._open = False
 
 
 BatchFunction = Callable[["DataFrame", int, BatchTransaction], object]

@@ -8,7 +8,7 @@ Java trace may leave ``foreachBatch``, and a stop must still look like one.
 
 from __future__ import annotations
 
-from onceforall.errors import AttemptFailedError, QueryStoppedError
+from onceforall.errors import AttemptFailedError, QueryStoppedError, text_of
 
 _LONGEST_MESSAGE = 3000
 _INTERRUPTED = (
@@ -31,7 +31,7 @@ def translated(error: Exception, *, stop_requested: bool) -> Exception:
     """
     from py4j.protocol import Py4JJavaError
 
-    text = str(error)
+    text = text_of(error)
     if _is_of_connect(error):
         if stop_requested and _INTERRUPTED_BY_CONNECT in text:
             return stopped()

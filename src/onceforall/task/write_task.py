@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onceforall.errors import AttemptFailedError, RefusedRecordError
+from onceforall.errors import AttemptFailedError, RefusedRecordError, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
@@ -215,7 +215,7 @@ def _finished(writers: list[_Writer], add_all: Callable[[], None]) -> list[dict[
         results = _all_finished(writers)
     except RefusedRecordError as error:
         _discard(writers)
-        results = [{"refused": str(error), "sink": error.sink}]
+        results = [{"refused": text_of(error), "sink": error.sink}]
     except BaseException:
         _discard(writers)
         raise
