@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from chaos.truths import Truths
 from chaos.worlds import KEYS
 from onceforall.errors import CheckpointMismatchError, SinkUnavailableError
+from onceforall.protocol.entries import Commit
 from onceforall.spark.remote_path import files_below
 from onceforall.testing import observers
 from onceforall.testing.checker import (
@@ -35,6 +36,17 @@ class Verdict:
     leftovers: int = 0
     looks: int = 0
     violations: list = field(default_factory=list)
+
+
+def in_doubt(log):
+    """The decisions that runs may have been appending when they died: of each chain but the newest,
+    whose run has ended, the batch behind the last one that was decided by then."""
+    newest, found = -1, []
+    for generation in sorted(log.chains)[:-1]:
+        batches = [entry.batch for _, entry in log.chains[generation] if isinstance(entry, Commit)]
+        newest = max([newest, *batches])
+        found.append((generation, newest + 1))
+    return found
 
 
 class Watch:
@@ -173,7 +185,7 @@ class Watch:
         attempts = (
             {"files": self._observers["files"].attempts()} if "files" in self._observers else None
         )
-        return check_log(log, spark_committed=spark, attempts=attempts)
+        return check_log(log, spark_committed=spark, attempts=attempts, unanswered=in_doubt(log))
 
     def _state(self, batches, views):
         """Compare the state store with the running counts that the sinks show last, and with

@@ -69,6 +69,17 @@ def columns_of(world, ids):
     return {"value": [str(n) for n in ids], "key": [str(n % KEYS) for n in ids], **values}
 
 
+def prepare(world, generation, batch, name="files"):
+    """A task's transaction that is visible without a decision."""
+    sink = FileSink(world.config["files"], format="parquet", partition_by=["key"])
+    sink.check(StartInfo(QUERY, name))
+    transaction = sink.begin_transaction(TaskAttempt(QUERY, name, generation, batch, 0, 0, 0))
+    columns = columns_of(world, range(batch * ROWS, (batch + 1) * ROWS))
+    arrays = {key: pa.array(each, TYPES.get(key)) for key, each in columns.items()}
+    sink.invoke(transaction, pa.RecordBatch.from_pydict(arrays))
+    sink.commit(CommitPermit(generation, 1, batch), sink.confirm([sink.pre_commit(transaction)]))
+
+
 def judged(world):
     watch = Watch(world)
     watch.look()
@@ -96,6 +107,15 @@ def test_a_changed_value_is_a_violation_while_drivers_run_and_when_all_is_quiet(
     while_running, verdict = judged(world)
     assert [text for text in while_running if text.startswith("wrong-value: files: 1 rows")]
     assert [text for text in verdict.violations if "ids 9" in text]
+
+
+def test_what_a_dead_run_was_deciding_and_that_never_happened_is_judged(world):
+    write(world)
+    prepare(world, 0, BATCHES)
+    log = CommitLog(LocalStore(world.log))
+    log.seal_below(log.claim(Claim(QUERY, "run", str(world.checkpoint))).generation)
+    _, verdict = judged(world)
+    assert [text for text in verdict.violations if text.startswith("unresolved: files")]
 
 
 def test_rows_of_a_task_in_another_order_are_a_violation(world):

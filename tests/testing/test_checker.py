@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal
 from onceforall.protocol.names import TransactionName
 from onceforall.testing import checker
@@ -33,6 +34,7 @@ from onceforall.testing.checker import (
     last_counts,
     running_counts,
 )
+from onceforall.testing.observers import CommitLogObserver
 
 ROWS, KEYS, TASKS, LANES = 20, 7, 4, 3
 TRUTH = UniformTruth(ROWS, keys=KEYS, tasks=TASKS)
@@ -595,6 +597,79 @@ def test_a_log_from_which_old_entries_were_cleaned_is_not_blamed():
     cleaned = [(0, claim()), (4, Seal(0, 3, done=False))]
     assert kinds(cleaned, *RIGHT[1:], spark_committed=3) == []
     assert LogView({0: cleaned}).is_cleaned
+
+
+GHOST = {"files": {10: [name(10)], 11: [name(11)], 12: [name(12)]}}
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True], ids=["whole", "cleaned"])
+@pytest.mark.parametrize(
+    ("entries", "more", "expected"),
+    [
+        ([commit(10), Done(10), commit(12)], {"attempts": GHOST},
+         {findings.LOG, findings.UNDECIDED}),
+        ([commit(10), commit(11), commit(12)], {}, {findings.LOG}),
+        ([commit(10), Done(10), Done(99)], {}, {findings.LOG}),
+        ([commit(10), Done(10), Seal(0, 9, done=False)], {}, {findings.LOG}),
+        ([commit(10), Done(10)], {"unanswered": [(0, 11)]}, {findings.UNRESOLVED}),
+        ([commit(10), Done(10), commit(11), Done(11), Seal(0, 5, done=True)],
+         {"attempts": {"files": {10: [name(10)], 11: [name(11)], 12: [name(12)]}},
+          "unanswered": [(0, 12)]},
+         {findings.UNDECIDED, findings.UNRESOLVED}),
+    ],
+    ids=["gap", "before DONE", "strange DONE", "wrong SEAL", "may appear", "ghost"],
+)  # fmt: skip
+def test_what_was_cleaned_away_excuses_nothing_behind_it(entries, more, expected, is_cleaned):
+    head = [(0, claim()), *([] if is_cleaned else enumerate([commit(9), Done(9)], 1))]
+    seen = dict(more)
+    if "attempts" in seen and not is_cleaned:
+        seen["attempts"] = {"files": {9: [name(9)], **seen["attempts"]["files"]}}
+    log = LogView({0: [*head, *enumerate(entries, 3)]})
+    assert log.is_cleaned == is_cleaned
+    assert {each.kind for each in check_log(log, **seen)} == expected
+
+
+def test_around_a_gap_nothing_is_said_of_decisions_that_may_have_been_there():
+    seen = {"files": {3: ["a"], 4: ["b"], 6: ["c"], 7: [name(7)]}}
+    undone = [(0, claim()), (4, commit(4)), (9, commit(7)), (10, Done(7))]
+    assert check_log(LogView({0: undone}), attempts=seen) == ()
+    complete = [(0, claim()), (4, commit(4)), (5, Done(4)), *undone[2:]]
+    assert [each.kind for each in check_log(LogView({0: complete}), attempts=seen)] == [
+        findings.UNDECIDED, findings.LOST
+    ]  # fmt: skip
+    # Chains that went as a whole are a gap, too.
+    dropped = LogView({0: chain(claim(), commit(0)), 7: chain(claim(), commit(7, 7))})
+    assert {each.kind for each in check_log(dropped, unanswered=[(3, 5)])} == {findings.LOG}
+    assert LogView({7: chain(claim())}, is_dropped=True).is_cleaned
+
+
+@pytest.mark.parametrize("keep_ends", [False, True])
+@pytest.mark.parametrize("retain", [1, 2, 5])
+def test_a_real_log_is_not_blamed_however_much_of_it_is_cleaned(tmp_path, retain, keep_ends):
+    """Each run leaves its last batch undone, and every other one decides the batch anew."""
+    store = LocalStore(tmp_path / "onceforall")
+    log = CommitLog(store, retain_commits=retain, keep_ends=keep_ends)
+    observer, seen, batch = CommitLogObserver(tmp_path), {}, -1
+    for run in range(12):
+        generation = log.claim(claim()).generation
+        log.seal_below(generation)
+        for number in range(run % 4):
+            if number == 0 and run % 2 and batch >= 0:
+                redo = ({"name": name(batch, generation)},)
+                log.append(generation, replace(commit(batch), committables={"files": redo}))
+            else:
+                if batch >= 0:
+                    log.append(generation, Done(batch))
+                batch += 1
+                log.append(generation, commit(batch, generation))
+            seen[batch] = [name(batch, generation)]
+        log.clean(generation)
+        assert check_log(observer.view(), attempts={"files": seen}) == ()
+    assert observer.view().is_cleaned
+    seen[batch] = [*seen[batch], name(batch, 99)]
+    assert [each.kind for each in check_log(observer.view(), attempts={"files": seen})] == [
+        findings.UNDECIDED
+    ]
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,45 @@ class LogView:
             for index, entry in self.chains[generation]:
                 yield generation, index, entry
 
+    def steps(self) -> Iterator[tuple[int, int, Entry, bool]]:
+        """Return what ``entries`` does, and of each entry whether others may have been cleaned away
+        right before it.
+        """
+        before: tuple[int, int] | None = None
+        for generation, index, entry in self.entries():
+            if index > 0:
+                is_next = before == (generation, index - 1)
+            elif before is None:
+                is_next = not self.is_dropped
+            else:
+                is_next = before[0] == generation - 1
+            yield generation, index, entry, not is_next
+            before = generation, index
+
+    def cleaned(self) -> Sequence[range]:
+        """Return the batches of which a decision may have been cleaned away: those below the first
+        one that is there (which another log may have decided, too), and those between two that have
+        a gap between them; where no DONE stands before the gap, the lower of the two as well.
+        """
+        found, first, last, is_done = [], 0, -1, True
+        is_gap = True
+        for _, _, entry, is_behind_gap in self.steps():
+            if is_behind_gap and not is_gap:
+                is_gap, first = True, last + 1 if is_done else last
+            if isinstance(entry, Commit):
+                if is_gap:
+                    found.append(range(first, entry.batch))
+                last, is_done, is_gap = entry.batch, False, False
+            elif isinstance(entry, Done):
+                is_done = is_done or entry.batch == last
+        return found
+
     @property
     def is_cleaned(self) -> bool:
         """Whether entries were cleaned away, so that decisions of old batches are not there any
         more.
         """
-        return self.is_dropped or any(
-            [index for index, _ in chain] != list(range(len(chain)))
-            for chain in self.chains.values()
-        )
+        return any(is_behind_gap for *_, is_behind_gap in self.steps())
 
     @property
     def effective(self) -> Mapping[int, tuple[int, Commit]]:
@@ -133,31 +163,34 @@ def check_log(
 
 def _contradictions(log: LogView) -> Iterator[str]:
     """Walk through all entries as if they were written one after the other: each generation
-    starts from what those below it left.
+    starts from what those below it left. Behind a gap nobody knows what was decided last, until the
+    next decision.
     """
-    is_cleaned = log.is_cleaned
+    is_known = True
     last: Commit | None = None
     decided_by, is_done = -1, False
     history = EMPTY
-    for generation, index, entry in log.entries():
+    for generation, index, entry, is_behind_gap in log.steps():
+        is_known = is_known and not is_behind_gap
         where = f"entry {index} of generation {generation}"
         if isinstance(entry, Commit):
             if last is not None and (
                 fault := _why_not(
-                    last, decided_by, entry, generation, is_done=is_done, is_cleaned=is_cleaned
+                    last, decided_by, entry, generation, is_done=is_done, is_known=is_known
                 )
             ):
                 yield f"{where}: {fault}"
             last, decided_by, is_done = entry, generation, False
+            is_known = True
         elif isinstance(entry, Done):
-            if not is_cleaned and (last is None or entry.batch != last.batch):
+            if is_known and (last is None or entry.batch != last.batch):
                 yield (
                     f"{where}: DONE of batch {entry.batch}, which is not the one that was "
                     "decided last"
                 )
             is_done = is_done or (last is not None and entry.batch == last.batch)
         if isinstance(entry, Seal):
-            if not is_cleaned and entry != seal_of(history):
+            if is_known and entry != seal_of(history):
                 yield (
                     f"{where}: the SEAL says {entry.body()}, and the entries before it "
                     f"{seal_of(history).body()}"
@@ -194,7 +227,7 @@ def _why_not(
     generation: int,
     *,
     is_done: bool,
-    is_cleaned: bool,
+    is_known: bool,
 ) -> str:
     """Return why a decision may not follow the one before; empty when it may."""
     if entry.batch == before.batch:
@@ -204,26 +237,27 @@ def _why_not(
         if is_done:
             return f"{again}, which was complete"
         return _why_no_redo(before, entry, again)
-    if entry.batch != before.batch + 1 and (not is_cleaned or entry.batch < before.batch):
+    if entry.batch != before.batch + 1 and (is_known or entry.batch < before.batch):
         return f"a decision of batch {entry.batch} behind that of batch {before.batch}"
     return (
         ""
-        if is_done or is_cleaned
+        if is_done or not is_known
         else f"a decision of batch {entry.batch}, although batch {before.batch} was not complete"
     )
 
 
 def _of_attempts(log: LogView, attempts: Attempts) -> Iterator[Violation]:
-    effective, newest = log.effective, log.newest
+    effective, cleaned = log.effective, log.cleaned()
     for sink, batches in attempts.items():
         for batch, names in sorted(batches.items()):
+            if _is_among(batch, cleaned):
+                continue
             if batch not in effective:
-                if batch > newest:
-                    yield Violation(
-                        UNDECIDED,
-                        sink,
-                        f"batch {batch} is visible, and nobody decided it: {examples_of(names)}",
-                    )
+                yield Violation(
+                    UNDECIDED,
+                    sink,
+                    f"batch {batch} is visible, and nobody decided it: {examples_of(names)}",
+                )
                 continue
             generation, commit = effective[batch]
             decided = {
@@ -254,12 +288,13 @@ def _of_unanswered(
     if log.has_commit(generation, batch):
         return
     what = f"the decision of batch {batch} in generation {generation}, whose append got no answer,"
-    if not log.is_cleaned and not log.is_sealed(generation):
+    # A chain that went as a whole was sealed.
+    is_gone = generation not in log.chains and generation < max(log.chains, default=-1)
+    if not is_gone and not log.is_sealed(generation):
         yield Violation(
             UNRESOLVED, "", f"{what} is not there and may still appear: the chain has no SEAL"
         )
-    # What is cleaned away was decided and complete long ago, or never was.
-    if log.is_cleaned:
+    if _is_among(batch, log.cleaned()):
         return
     for sink, batches in attempts.items():
         parsed = {name: parse_name(name) for name in batches.get(batch, ())}
@@ -280,6 +315,10 @@ def _of_unanswered(
                 sink,
                 f"{what} never happened, and its attempts are visible: {examples_of(ghosts)}",
             )
+
+
+def _is_among(batch: int, cleaned: Sequence[range]) -> bool:
+    return any(batch in each for each in cleaned)
 
 
 def examples_of(names: Collection[str]) -> str:
