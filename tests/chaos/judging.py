@@ -60,10 +60,16 @@ class Watch:
         mode = world.config.get("postgres", {}).get("mode", "staged")
         self._early = {"postgres"} if mode == "upsert" else set()
         truths = self._truths.while_running()
-        whole = ["files", *(["postgres"] if mode == "staged" else [])]
-        self._check = RunningCheck(truths, whole=whole, settle_s=SETTLE_S)
-        self._check_early = RunningCheck(truths)
+        whole = {"files", *(["postgres"] if mode == "staged" else [])}
         self._settled = set(world.sinks) - self._early
+        self._check = RunningCheck(
+            {sink: truths[sink] for sink in self._settled},
+            whole=whole & self._settled,
+            settle_s={sink: s for sink, s in SETTLE_S.items() if sink in self._settled},
+        )
+        self._check_early = RunningCheck(
+            {sink: truths[sink] for sink in self._early if sink in truths}
+        )
         place = world.place
         self._log = observers.CommitLogObserver(
             str(world.checkpoint), store=None if place is None else place.store

@@ -90,7 +90,7 @@ def test_the_truth_of_a_filter_is_what_a_plain_filter_gives():
     assert truth.locate(everything).tolist() == [known.get(n, -1) for n in everything.tolist()]
     view = Rows(np.asarray(left), keys=np.asarray(left) % KEYS)
     assert check_quiet(truth, {"out": view}, range(batches)).ok
-    more = Rows(np.asarray([*left, 3]))
+    more = Rows(np.asarray([*left, 3]), keys=np.asarray([*left, 3]) % KEYS)
     assert check_quiet(truth, {"out": more}, range(batches)).kinds() == {findings.ALIEN}
 
 

@@ -212,6 +212,31 @@ def test_one_sink_without_records_fails():
     assert not report.ok
 
 
+def test_a_sink_that_has_a_truth_and_was_not_read_fails():
+    truths = {"out": TRUTH, "files": TRUTH}
+    (violation,) = check_quiet(truths, {"out": topic(through(3))}, range(3)).violations
+    assert (violation.kind, violation.sink) == (findings.NOTHING_READ, "files")
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"truth": {"out": TRUTH, "files": TRUTH}}, {"whole": {"files"}}, {"settle_s": {"files": 1}}],
+    ids=["truth", "whole", "settle_s"],
+)
+def test_a_sink_that_is_named_and_was_never_read_fails(named):
+    """A misspelt name would be passed over otherwise."""
+    check = RunningCheck(**{"truth": TRUTH, **named})
+    check.observe({"out": table(through(1))}, range(1), at_s=0)
+    (violation,) = check.report().violations
+    assert (violation.kind, violation.sink) == (findings.NOTHING_READ, "files")
+    check.observe({"out": table(through(1)), "files": table(through(1))}, range(1), at_s=1)
+    assert check.report().ok
+
+
+def test_a_log_without_an_entry_fails():
+    assert kinds() == kinds([]) == [findings.NOTHING_READ]
+
+
 def test_an_empty_report_is_not_ok():
     assert not Report().ok
     assert not Report({"out": SinkCounts()}).ok
@@ -266,9 +291,9 @@ def test_listed_ids_may_be_any_texts_in_any_batches():
     assert check_quiet(truth, {"out": view}, {5, 7}).ok
     assert check_quiet(truth, {"out": view}, {5}).kinds() == {findings.UNDECIDED}
     assert check_quiet(truth, {"out": view}, {5, 6, 7}).ok  # a batch without rows
-    assert check_quiet(truth, {"out": Rows(np.asarray(["a", "zz"]))}, {5}).kinds() == {
-        findings.ALIEN
-    }
+    assert check_quiet(
+        truth, {"out": Rows(np.asarray(["a", "zz"]), keys=np.asarray(["y", "x"]))}, {5}
+    ).kinds() == {findings.ALIEN}
     with pytest.raises(ValueError, match="twice"):
         TableTruth(["a", "a"], [0, 1])
     with pytest.raises(ValueError, match="same length"):

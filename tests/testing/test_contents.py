@@ -4,6 +4,7 @@ as what one batch left; what is wrong is reported under its own name."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -73,9 +74,20 @@ def test_a_duplicate_with_another_value_is_reported_for_both():
     assert report.kinds() == {findings.DUPLICATED, findings.WRONG_VALUE}
 
 
-def test_contents_are_compared_only_where_both_are_known():
-    plain = Rows(np.arange(60), keys=np.arange(60) % KEYS)
-    assert check_quiet(TRUTH, {"out": plain}, range(3)).ok
+@pytest.mark.parametrize("missing", ["keys", "contents"])
+def test_what_the_truth_has_must_be_read(missing):
+    rows = replace(table(range(60)), **{missing: None})
+    check = RunningCheck(TRUTH)
+    check.observe({"out": rows}, range(3), at_s=0)
+    check.observe({"out": rows}, range(3), at_s=1)
+    for report in (check_quiet(TRUTH, {"out": rows}, range(3)), check.report()):
+        (violation,) = report.violations
+        assert (violation.kind, violation.sink) == (findings.NOTHING_READ, "out")
+        assert f"the truth has {missing}" in violation.text
+        assert not report.ok
+
+
+def test_what_is_read_and_no_truth_has_is_not_compared():
     assert check_quiet(UniformTruth(ROWS), {"out": table(range(60))}, range(3)).ok
 
 
@@ -100,8 +112,10 @@ def test_the_contents_of_listed_rows_follow_their_ids(listed):
 def test_running_counts_have_contents_too():
     truth = running_counts(ROWS, 3, KEYS, lambda ids: np.char.add("v ", ids))
     ids = truth.ids_at(np.arange(21))
-    assert check_quiet(truth, {"out": Rows(ids, contents=np.char.add("v ", ids))}, range(3)).ok
-    report = check_quiet(truth, {"out": Rows(ids, contents=np.char.add("w ", ids))}, range(3))
+    right = counts(ids)
+    assert check_quiet(truth, {"out": right}, range(3)).ok
+    wrong = replace(right, contents=np.char.add("w ", ids))
+    report = check_quiet(truth, {"out": wrong}, range(3))
     assert report.sinks["out"].changed == 21
 
 
@@ -222,6 +236,11 @@ def shown(batch, *, key=None, value=None):
     return Rows(ids, keys=keys, contents=values)
 
 
+def counts(ids):
+    ids = np.asarray(ids, np.str_)
+    return Rows(ids, keys=ids.astype("U1"), contents=np.char.add("v ", ids))
+
+
 def replaced(*looks, **more):
     """Feed looks, each of (what the table shows, number of decided batches), a second apart."""
     check = RunningCheck({"out": StateTruth(state)}, **more)
@@ -251,10 +270,10 @@ def test_a_table_that_shows_one_decided_batch_after_the_other_is_not_blamed():
         (shown(5), findings.UNDECIDED),
         (shown(2), findings.WENT_BACK),
         (shown(-1), findings.WENT_BACK),
-        (Rows(np.asarray(["0:3", "1:3", "2:4", "3:4"])), findings.TORN),
-        (Rows(np.asarray(["0:4", "1:4", "2:4"])), findings.TORN),
-        (Rows(np.asarray(["0:4", "1:4", "2:4", "3:4", "3:4"])), findings.TORN),
-        (Rows(np.asarray(["0:4", "1:4", "2:4", "3:4", "9:9"])), findings.TORN),
+        (counts(["0:3", "1:3", "2:4", "3:4"]), findings.TORN),
+        (counts(["0:4", "1:4", "2:4"]), findings.TORN),
+        (counts(["0:4", "1:4", "2:4", "3:4", "3:4"]), findings.TORN),
+        (counts(["0:4", "1:4", "2:4", "3:4", "9:9"]), findings.TORN),
         (shown(4, key="x"), findings.WRONG_KEY),
         (shown(4, value="x"), findings.WRONG_VALUE),
     ],

@@ -181,7 +181,7 @@ def test_rows_of_a_file_in_another_order_are_reported_where_order_is_looked_at(t
     assert found_in(other_keys.rows(), truth).ok
     wrong = written(tmp_path / "wrong", "parquet", swapped=[(3, 13)], ordered=True)
     assert found_in(wrong.rows(), truth).kinds() == {findings.MISORDERED}
-    assert found_in(written(tmp_path / "not", "parquet", swapped=[(3, 13)]).rows(), truth).ok
+    assert found_in(written(tmp_path / "not", "parquet", swapped=[(3, 13)]).rows()).ok
 
 
 def test_a_folder_without_rows_has_no_contents(tmp_path):

@@ -446,7 +446,7 @@ def test_a_table_may_have_numbers_texts_and_any_name(filled):
     connection.execute('CREATE SCHEMA "Odd"; CREATE TABLE "Odd"."Tab le" (n bigint)')
     connection.execute('INSERT INTO "Odd"."Tab le" SELECT generate_series(0, 19)')
     rows = PostgresObserver(database, "Odd.Tab le", column="n", key_column=None).rows()
-    assert check(rows, 1).ok
+    assert check_quiet(UniformTruth(ROWS), {"out": rows}, range(1)).ok
     assert rows.keys is None
     texts = PostgresObserver(database, "out", ids="texts").rows()
     assert sorted(texts.ids.tolist()) == sorted(str(n) for n in range(20))

@@ -15,6 +15,7 @@ from onceforall.protocol.names import parse_name
 from onceforall.testing.checker.findings import (
     LOG,
     LOST,
+    NOTHING_READ,
     UNDECIDED,
     UNRESOLVED,
     Violation,
@@ -148,6 +149,9 @@ def check_log(
         The violations.
     """
     found = [Violation(LOG, "", text) for text in _contradictions(log)]
+    if not any(log.chains.values()):
+        text = "no entry of a commit log was read, so nothing was checked"
+        found.append(Violation(NOTHING_READ, "", text))
     if spark_committed is not None and not spark_committed <= log.newest <= spark_committed + 1:
         text = (
             f"batch {log.newest} is the last decided one, and batch {spark_committed} the last "

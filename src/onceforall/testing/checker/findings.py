@@ -11,7 +11,7 @@ import numpy as np
 from onceforall.testing.checker.rows import Array
 
 NOTHING_READ = "nothing-read"
-"""No row was read in a sink, so that nothing was checked there."""
+"""No row was read in a sink, or not its keys or contents, so that nothing was checked there."""
 
 LOST = "lost"
 """A required row isn't there."""

@@ -41,16 +41,19 @@ def check_quiet(
 
     Returns:
         The numbers of each sink, and every violation. It is not ``ok`` when a sink has no row at
-        all, or there is none.
+        all, or there is none; nor when a sink that has a truth of its own isn't among the views, or
+        the truth has keys or contents and the view hasn't.
     """
     left = leftovers or {}
     truths = {sink: _truth_at(truth, sink, decided) for sink in views}
     looks = {sink: look(truths[sink], rows, decided) for sink, rows in views.items()}
-    counts, violations = {}, list(_nothing_read(looks))
+    violations = [*_nothing_read(looks), *never_read(sinks_of(truth) - set(views))]
+    counts = {}
     for sink, seen in looks.items():
         each = truths[sink]
         order = order_of(each, views[sink], seen)
         counts[sink] = _counts(seen, len(order.later), len(left.get(sink, ())))
+        violations += not_looked_at(sink, each, views[sink])
         violations += _of_rows(sink, each, seen)
         violations += _of_order(
             sink,
@@ -102,6 +105,36 @@ def check_state(
 def truth_of(truth: Truths, sink: str) -> Truth | StateTruth:
     """Return a sink's truth."""
     return truth if isinstance(truth, (Truth, StateTruth)) else truth[sink]
+
+
+def sinks_of(truth: Truths) -> frozenset[str]:
+    """Return the sinks that have a truth of their own."""
+    return frozenset() if isinstance(truth, (Truth, StateTruth)) else frozenset(truth)
+
+
+def never_read(sinks: Collection[str]) -> list[Violation]:
+    """Return a violation for each sink that should have been read and wasn't."""
+    text = "the sink was not read, so nothing was checked; give its rows under this name"
+    return [Violation(findings.NOTHING_READ, sink, text) for sink in sorted(sinks)]
+
+
+def not_looked_at(sink: str, truth: Truth, rows: Rows) -> list[Violation]:
+    """Return a violation for the keys, and one for the contents, that a truth has and a reader
+    didn't look at. Where rows have an order, the truth's keys may be there for that alone.
+    """
+    none = np.empty(0, np.int64)
+    keys = truth.keys_at(none) if rows.keys is None and not rows.is_ordered else None
+    contents = truth.contents_at(none) if rows.contents is None else None
+    return [
+        Violation(
+            findings.NOTHING_READ,
+            sink,
+            f"the truth has {name}, and none were read, so none were checked; read them, or leave "
+            "them out of this sink's truth",
+        )
+        for name, unread in (("keys", keys), ("contents", contents))
+        if len(rows) and unread is not None
+    ]
 
 
 def _truth_at(truth: Truths, sink: str, decided: Collection[int]) -> Truth:

@@ -20,7 +20,14 @@ import numpy as np
 from onceforall.testing.checker import findings
 from onceforall.testing.checker.findings import Report, SinkCounts, Violation, examples
 from onceforall.testing.checker.looking import Look, as_batches, look
-from onceforall.testing.checker.quiet import Truths, strangers, truth_of
+from onceforall.testing.checker.quiet import (
+    Truths,
+    never_read,
+    not_looked_at,
+    sinks_of,
+    strangers,
+    truth_of,
+)
 from onceforall.testing.checker.rows import Numbers, Rows
 from onceforall.testing.checker.states import Shown, StateTruth
 from onceforall.testing.checker.truth import Truth
@@ -97,6 +104,8 @@ class RunningCheck:
             if isinstance(truth, StateTruth):
                 self._judge_state(sink, rows, truth, int(batches.max(initial=-1)), at_s)
             else:
+                for each in not_looked_at(sink, truth, rows):
+                    self._add(each, 0)
                 seen = look(truth, rows, decided, self._first_batch)
                 self._judge(sink, truth, seen, at_s)
         for batch in batches[:-1].tolist():
@@ -106,8 +115,10 @@ class RunningCheck:
     def report(self) -> Report:
         """Return what all looks together came to.
 
-        It is not ``ok`` when a sink never showed a row: take one look more when all is quiet. What
-        is lost for good, order and leftovers are the business of ``check_quiet``.
+        It is not ``ok`` when a sink never showed a row: take one look more when all is quiet; nor
+        when a sink was never read that has a truth of its own, or is named in ``whole`` or
+        ``settle_s``. What is lost for good, order and leftovers are the business of
+        ``check_quiet``.
         """
         counts = {
             sink: SinkCounts(records=records, torn=len(self._torn.get(sink, ())))
@@ -123,6 +134,8 @@ class RunningCheck:
             for sink, records in self._records.items()
             if not records
         ]
+        named = sinks_of(self._truth) | self._whole | set(self._settle_s)
+        violations += never_read(named - set(counts))
         if not counts:
             violations.append(
                 Violation(
@@ -186,6 +199,8 @@ class RunningCheck:
     ) -> None:
         shown = self._shown.setdefault(sink, Shown(truth))
         before = shown.batch
+        for each in not_looked_at(sink, truth.at(newest), rows):
+            self._add(each, 0)
         complete = max((b for b in self._due if self._must_show(sink, b, at_s)), default=-1)
         found = shown.find(rows, max(before, complete), newest)
         if found is not None:
