@@ -38,10 +38,13 @@ def outcome():
         reads=70,
         partial=0,
         failure=None,
+        is_hit=True,
     ):
         story = Story(1000.0, duration_s=50.0)
         for number in range(kills):
-            story.kills.append({"at_s": 8.0 * number + 7, "in_flight": {"events": number}})
+            story.kills.append(
+                {"at_s": 8.0 * number + 7, "in_flight": {"events": number} if is_hit else {}}
+            )
             story.lives.append(
                 {
                     "started_s": 8.0 * number,

@@ -46,6 +46,7 @@ def test_the_report_holds_what_is_promised_and_is_json(report):
         ({"duplicated": 1}, "duplicated"),
         ({"wrong": 1}, "wrong"),
         ({"kills": 4}, "4 times"),
+        ({"is_hit": False}, "No kill met a batch"),
         ({"sink": "files", "lost": 1}, "files"),
         ({"sink": "postgres", "duplicated": 1}, "PostgreSQL"),
         ({"expected": 0}, "nothing was tested"),

@@ -52,6 +52,15 @@ def test_every_further_copy_of_a_row_counts_as_doubled(truth):
     assert not verdict.is_exact
 
 
+@pytest.mark.parametrize("change", [float, str])
+def test_a_number_of_another_type_is_wrong(truth, change):
+    records = records_of(truth)
+    batch, row = records[0]
+    name = next(name for name, value in row.items() if type(value) is int)
+    records[0] = Record(batch, {**row, name: change(row[name])})
+    assert verdict_of(truth, records).wrong == 1
+
+
 def test_a_loss_and_a_double_do_not_cancel_out(truth):
     records = records_of(truth)
     verdict = verdict_of(truth, [*records[1:], records[-1]])

@@ -87,6 +87,8 @@ def failures(report: dict[str, Any]) -> list[str]:
         found.append(
             f"onceforall's driver was killed {ours['kills']} times only, not {MINIMUM_KILLS}."
         )
+    elif not ours["hits"]:
+        found.append("No kill met a batch in flight, so nothing was put to the test.")
     if not report["events"]:
         found.append("There were no events.")
     return found

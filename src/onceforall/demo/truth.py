@@ -146,7 +146,7 @@ def judge(truth: Truth, records: Iterable[Record]) -> Judged:
     for batch, row in records:
         read += 1
         identity = _identity(row)
-        is_correct = identity in truth and row == truth[identity]
+        is_correct = identity in truth and _is_same(row, truth[identity])
         if identity in truth:
             copies[identity] += 1
         if is_correct:
@@ -191,6 +191,11 @@ def _event_row(flight: Flight) -> Row:
     late = flight.arrival_delay_minutes > LATE_AFTER_MINUTES
     gained = flight.departure_delay_minutes - flight.arrival_delay_minutes
     return {**row, "status": "late" if late else "on time", "minutes_gained": gained}
+
+
+def _is_same(row: Row, expected: Row) -> bool:
+    """Compare values and their types: 5.0 is not 5, and True is not 1."""
+    return row == expected and all(type(row[name]) is type(expected[name]) for name in expected)
 
 
 def _described(row: Any) -> str:
