@@ -120,6 +120,12 @@ def test_a_row_that_no_input_has_is_reported_as_alien(stranger):
     assert report.sinks["out"].alien == 1
 
 
+@pytest.mark.parametrize("ids", [[0.4, 1.7], [0.0, 1.0], [False, True], ["0", "1"]])
+def test_ids_that_are_no_whole_numbers_are_no_inputs(ids):
+    rows = Rows(np.asarray(ids))
+    assert findings.ALIEN in check_quiet(UniformTruth(2), {"out": rows}, range(1)).kinds()
+
+
 def test_a_row_of_a_batch_that_nobody_decided_is_reported_as_undecided():
     report = quiet(table([*through(3), 61, 10**15]))
     assert only(report) == findings.UNDECIDED

@@ -39,6 +39,7 @@ from onceforall.testing.checker import (
     findings,
 )
 from onceforall.testing.observers import (
+    NULL,
     CommitLogObserver,
     FileObserver,
     KafkaObserver,
@@ -639,8 +640,33 @@ def test_decided_batches_are_read_while_a_run_seals_decides_and_cleans(tmp_path)
 # --- in common ------------------------------------------------------------------------------------
 
 
+def test_texts_that_differ_stay_different():
+    values = [None, b"", b"o-1", b"o-1\0", b"\0", b"\xff", "\ufffd", b"\0null", "ü☃"]
+    texts = decoded(values, "texts").tolist()
+    assert len(set(texts)) == len(values)
+    assert texts[1:3] + texts[6:7] + texts[8:] == ["", "o-1", "\ufffd", "ü☃"]
+
+
 def test_only_decimal_digits_are_numbers():
-    values = [b"12", "7", 5, None, b"", "-1", "1_0", "²", " 3", "0" * 30, -4, 10**18, "4.0"]
-    assert decoded(values, "numbers").tolist() == [12, 7, 5] + [UNREADABLE] * 10
-    assert decoded([b"a", None, 3], "texts").tolist() == ["a", "", "3"]
+    values = [
+        b"12",
+        "7",
+        5,
+        None,
+        b"",
+        "-1",
+        "1_0",
+        "²",
+        " 3",
+        "0" * 30,
+        -4,
+        10**18,
+        "4.0",
+        "0017",
+        b"00",
+        True,
+    ]
+    assert decoded(values, "numbers").tolist() == [12, 7, 5] + [UNREADABLE] * 13
+    assert decoded([b"0", "0", 0], "numbers").tolist() == [0, 0, 0]
+    assert decoded([b"a", None, 3], "texts").tolist() == ["a", NULL, "3"]
     assert decoded([], "numbers").dtype == np.int64

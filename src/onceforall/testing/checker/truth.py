@@ -100,8 +100,13 @@ class UniformTruth(Truth):
         self._contents = None if contents is None else Expected(self.ids_at, contents)
 
     def locate(self, ids: Array) -> Numbers:
-        """Return the ids themselves; those below 0 are no input's."""
-        return np.where(ids >= 0, ids, UNKNOWN).astype(np.int64, copy=False)
+        """Return the ids themselves; those below 0, and all that are no whole numbers, are no
+        input's.
+        """
+        if ids.dtype.kind not in "iu":
+            return np.full(len(ids), UNKNOWN, np.int64)
+        numbers = ids.astype(np.int64, copy=False)
+        return np.where(numbers >= 0, numbers, UNKNOWN)
 
     def ids_at(self, ordinals: Numbers) -> Array:
         """Return the ordinals themselves."""

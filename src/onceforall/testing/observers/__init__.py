@@ -17,7 +17,7 @@ When all is quiet, ``settled`` waits until nothing is left over, for a bounded t
 
 from __future__ import annotations
 
-from onceforall.testing.observers.base import Ids, Observer, decoded, settled
+from onceforall.testing.observers.base import NULL, Ids, Observer, decoded, settled
 from onceforall.testing.observers.commit_log import CommitLogObserver
 from onceforall.testing.observers.files import FileObserver
 from onceforall.testing.observers.kafka import KafkaContent, KafkaObserver
@@ -25,6 +25,7 @@ from onceforall.testing.observers.postgres import PostgresObserver
 from onceforall.testing.observers.state import read_state
 
 __all__ = [
+    "NULL",
     "CommitLogObserver",
     "FileObserver",
     "Ids",

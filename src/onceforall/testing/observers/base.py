@@ -16,6 +16,9 @@ Ids = Literal["numbers", "texts"]
 """How ids (and keys) are read: as whole numbers from 0, in decimal digits where the sink has
 text; or as texts."""
 
+NULL = "\0null"
+"""The text of an id or a key that is null, in a truth too: it is not the empty one."""
+
 _LONGEST_NUMBER = 18
 _POLL_S = 0.05
 
@@ -44,22 +47,30 @@ class Observer(Protocol):
 def decoded(values: Sequence[Any], how: Ids) -> Array:
     """Return ids from what a sink has: bytes, texts, numbers or None.
 
-    What is no number in decimal digits becomes ``UNREADABLE``, which no input has.
+    What is no number in decimal digits, without zeros before them, becomes ``UNREADABLE``, which no
+    input has. In texts each value has a form of its own: None is ``NULL``, and a value that isn't
+    UTF-8, or has a NUL (which NumPy takes away at the end of a text), is a NUL and its bytes in
+    hexadecimal digits.
     """
     if how == "numbers":
         return np.fromiter(map(_number, values), np.int64, len(values))
-    texts = [
-        value.decode(errors="replace")
-        if isinstance(value, bytes)
-        else ""
-        if value is None
-        else str(value)
-        for value in values
-    ]
-    return np.asarray(texts, np.str_)
+    return np.asarray(list(map(_text, values)), np.str_)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NULL
+    content = value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return f"\0{content.hex()}"
+    return f"\0{content.hex()}" if "\0" in text else text
 
 
 def _number(value: Any) -> int:
+    if isinstance(value, bool):
+        return UNREADABLE
     if isinstance(value, int):
         return value if 0 <= value < 10**_LONGEST_NUMBER else UNREADABLE
     if (
@@ -67,6 +78,7 @@ def _number(value: Any) -> int:
         and len(value) <= _LONGEST_NUMBER
         and value.isdigit()
         and (isinstance(value, bytes) or value.isascii())
+        and (len(value) == 1 or value[:1] not in {"0", b"0"})
     ):
         return int(value)
     return UNREADABLE

@@ -201,7 +201,7 @@ def _numbers(
     types = types_of(connection, columns, sql.Identifier(*table))
     each: list[sql.Composable] = [
         sql.SQL(
-            "CASE WHEN ({0}) OPERATOR(pg_catalog.~) '^[0-9]{{1,18}}$' "
+            "CASE WHEN ({0}) OPERATOR(pg_catalog.~) '^(0|[1-9][0-9]{{0,17}})$' "
             "THEN ({0})::bigint ELSE {1} END"
         ).format(as_text(sql.Identifier(column), type_oid), sql.Literal(UNREADABLE))
         for column, type_oid in zip(columns, types, strict=True)
