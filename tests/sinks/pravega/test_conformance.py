@@ -62,7 +62,7 @@ def test_the_pravega_sink_passes_the_conformance_suite(events_stream):
         "missing_predecessor_is_noticed",
     }
     assert set(report.skipped) == {*unseen, *KILLED_INSIDE}
-    assert len(report.passed) == 39
+    assert len(report.passed) == 40
 
 
 @pytest.mark.long

@@ -74,6 +74,7 @@ def killed_after_commit(case: Case) -> None:
     decided = first.confirm(first.prepared(rows))
     first.commit_only(*decided)
     first.kill()
+    case.visible(rows)
     second = case.driver(generation=2)
     second.commit(*decided)
     second.recover(spared=names(*decided))

@@ -41,6 +41,7 @@ class Task:
         self._driver = driver
         self.number = number
         self.attempt = attempt
+        self._rows: list[int] = []
 
     def invoke(self, numbers: Sequence[int]) -> Task:
         """Write rows, in two record batches where there are enough."""
@@ -48,6 +49,7 @@ class Task:
         for part in (numbers[:half], numbers[half:]):
             if part:
                 self._driver.call("invoke", transaction=self.number, numbers=part)
+        self._rows += numbers
         return self
 
     def pre_commit(self) -> Committable | None:
@@ -61,6 +63,7 @@ class Task:
         committable = json.loads(text)
         attempt = self.attempt
         self._driver.case.check_committable(committable, attempt["generation"], attempt["batch"])
+        self._driver.case.rows_of[name_of(committable)] = tuple(self._rows)
         return {**committable, "task": [attempt["write"], attempt["partition"]]}
 
     def prepared(self) -> Committable:
@@ -140,13 +143,16 @@ class Driver:
         return confirmed
 
     def commit(self, *committables: Committable, batch: int = 1) -> Report:
-        """Commit until there is an answer, and fence what must not be used again, as after DONE."""
+        """Commit until there is an answer, look whether readers see its rows, and only then fence
+        what must not be used again, as after DONE.
+        """
         report = self.commit_only(*committables, batch=batch)
         if report.missing:
             raise Mismatch(
                 "commit reports as lost or in doubt what nothing has touched: "
                 f"{list(report.missing)}."
             )
+        self.case.shown(*committables)
         if report.retired:
             self.retire(*report.retired)
         return report

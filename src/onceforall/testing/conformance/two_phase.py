@@ -75,6 +75,22 @@ def commit_of_an_unpickled_sinks_work(case: Case) -> None:
 
 
 @_case
+def commit_without_retire(case: Case) -> None:
+    """``commit`` alone shows the rows: a driver that is killed behind DONE never calls
+    ``retire``, and the next one has no reason to.
+    """
+    first, rows = case.driver(), case.numbers()
+    first.commit_only(*first.confirm(first.prepared(rows)))
+    case.visible(rows)
+    first.kill()
+    second, more = case.driver(generation=2), case.numbers()
+    second.recover()
+    case.visible(rows)
+    second.commit_only(*second.confirm(second.prepared(more, batch=2)), batch=2)
+    case.visible(rows, more)
+
+
+@_case
 def commit_in_two_processes_at_once(case: Case) -> None:
     """A driver and its successor may commit the same at the same time: both succeed, and each
     row is there once.

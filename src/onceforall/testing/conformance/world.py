@@ -8,10 +8,12 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceforall.protocol import contract
+from onceforall.protocol.answers import name_of
+from onceforall.protocol.entries import Committable
 from onceforall.testing.conformance.driver import Driver, Mismatch
 from onceforall.testing.conformance.process import CallError, Nursery
 
@@ -75,6 +77,7 @@ class Case:
 
     Attributes:
         expected: what a reader must see of the case's rows.
+        rows_of: the rows of each transaction that was prepared, by its name.
     """
 
     def __init__(self, world: World) -> None:
@@ -83,6 +86,7 @@ class Case:
         self.query = str(uuid.uuid4())
         self.expected: Counter[int] = Counter()
         self.numbers_used: set[int] = set()
+        self.rows_of: dict[str, Sequence[int]] = {}
         self._left_before = set(world.sink.leftovers())
         self._names: dict[tuple[str, int, int], set[str]] = {}
 
@@ -157,6 +161,26 @@ class Case:
                 raise Mismatch(f"A reader sees {_difference(rows, Counter(seen.keys()))}.")
             time.sleep(_PAUSE_S)
         self.expected = seen
+
+    def shown(self, *committables: Committable) -> None:
+        """Check that a reader sees the rows of transactions that ``commit`` has reported.
+
+        Raises:
+            Mismatch: one is missing when the patience of the suite has ended.
+        """
+        names = [name_of(committable) for committable in committables]
+        rows = {number for name in names for number in self.rows_of.get(name, ())}
+
+        def missing() -> list[int]:
+            return sorted(rows - self._seen().keys())
+
+        self.until(
+            lambda: not missing(),
+            lambda: (
+                f"commit has returned, and for a reader missing are {_listed(missing())}; "
+                "``retire`` may never be called."
+            ),
+        )
 
     def at_most(self, rows: Collection[int]) -> None:
         """Check that a reader sees no row of this case but some of these, and none twice.
