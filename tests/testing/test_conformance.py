@@ -143,6 +143,28 @@ def test_a_sink_that_knows_its_batches_passes_the_cases_about_its_target(tmp_pat
     assert set(report.passed) == set(some)
 
 
+def old_rows(folder):
+    (folder / "old.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in (0, 2, 2, -7)))
+
+
+def test_rows_that_were_there_before_are_nobodys_fault(tmp_path):
+    old_rows(tmp_path)
+    names = ("commit_twice", "another_target_has_another_identity", "abort_shows_nothing")
+    assert len(check_sink(under_test(tmp_path), only=names).passed) == len(names)
+
+
+def test_rows_that_were_there_before_must_stay(tmp_path):
+    old_rows(tmp_path)
+    found = failing(tmp_path, CommitEmptiesTheFolder, "commit_twice")
+    assert set(found) == {"all_together"}
+    assert "missing are 3 things: -7, 0, 2 (2 times)" in found["all_together"]
+
+
+def test_one_case_is_not_blamed_for_the_rows_that_another_made_up(tmp_path):
+    found = failing(tmp_path, CommitAddsARow, "commit_twice", "abort_shows_nothing")
+    assert set(found) == {"commit_twice"}
+
+
 def test_without_another_target_the_suite_says_what_it_did_not_look_at(tmp_path):
     sink = replace(under_test(tmp_path), another_target=None)
     report = check_sink(
@@ -284,6 +306,25 @@ class CommitAppends(JsonFileSink):
         committable = super().pre_commit(file)
         Path(file.name).with_suffix(".kept").write_text(Path(file.name).read_text())
         return committable
+
+
+class CommitAddsARow(JsonFileSink):
+    """Behind each commit a reader sees a row that nobody has written."""
+
+    def commit(self, permit, committables):
+        report = super().commit(permit, committables)
+        for committable in report.completed:
+            (self.folder / f"{committable['name']}.more.jsonl").write_text('{"n": -1}\n')
+        return report
+
+
+class CommitEmptiesTheFolder(JsonFileSink):
+    """The first thing that a sink does in a folder is to remove what others have there."""
+
+    def commit(self, permit, committables):
+        for path in self.folder.glob("old*.jsonl"):
+            path.unlink()
+        return super().commit(permit, committables)
 
 
 class CommitsOnRetire(JsonFileSink):
@@ -718,6 +759,7 @@ BROKEN = [
     (ConfirmsBehindAGap, "missing_predecessor_is_noticed", "confirm took a batch"),
     (CommitsOnRetire, "commit_without_retire", "missing are"),
     (CommitsOnRetire, "commit_twice", "missing are"),
+    (CommitAddsARow, "commit_shows_each_row_once", "nobody has committed: 1 things: -1"),
     # From here on: long.
     (CommitsOnRetire, "killed_after_commit", "missing are"),
     (CommitReturnsNothing, "commit_twice", "returned no CommitReport"),
@@ -763,7 +805,7 @@ BROKEN = [
 ]
 
 
-QUICK = 24
+QUICK = 25
 
 
 @pytest.mark.parametrize(
@@ -802,6 +844,7 @@ def test_every_broken_sink_is_tried():
         WithSecret,
         NamesByWhat,
         KnowsItsBatches,
+        CommitEmptiesTheFolder,
         Putting,
         PuttingTooLate,
     } == {kind for kind, _, _ in BROKEN}

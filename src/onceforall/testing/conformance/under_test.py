@@ -25,7 +25,8 @@ class SinkUnderTest:
             cloudpickle, so close over paths and addresses, not over connections.
         rows: makes the rows of these numbers, as ``invoke`` gets them; pickled in the same way.
         read: the numbers of all rows that a reader sees at this moment, with those that it sees
-            twice twice.
+            twice twice. Rows that lie in the target beforehand must stay, and nobody else may write
+            there meanwhile: a number that the suite never gave is a row that the sink made up.
         leftovers: a word for each thing that lies in the target and is no result: a temp file, an
             open or prepared transaction, a staging table. The suite expects none after each case
             (and forgives those that were there before).

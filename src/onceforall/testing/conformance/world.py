@@ -37,8 +37,11 @@ class World:
         self.sink = sink
         self.nursery = nursery
         self._next_number = 0
+        self._given: set[int] = set()
         self._settled: Counter[int] = Counter()
         self._used: set[int] = set()
+        self._strangers: Counter[int] = Counter()
+        self._knows_strangers = False
 
     def run(self, function: CaseFunction) -> None:
         """Run one case.
@@ -51,25 +54,53 @@ class World:
         try:
             function(case)
             case.end()
+        except (Mismatch, CallError):
+            # What this case is blamed for, the next one isn't.
+            self._knows_strangers = False
+            raise
         finally:
             self.nursery.end_all()
         self._settled += case.expected
         self._used |= case.numbers_used
 
     def numbers(self, count: int) -> list[int]:
-        """Return numbers that nobody has had."""
-        first, self._next_number = self._next_number, self._next_number + count
-        return list(range(first, first + count))
+        """Return numbers that nobody has had, and that weren't in the target either."""
+        made: list[int] = []
+        while len(made) < count:
+            if self._next_number not in self._strangers:
+                made.append(self._next_number)
+            self._next_number += 1
+        self._given |= set(made)
+        return made
+
+    def note_strangers(self) -> None:
+        """Note the rows in the target that aren't of the suite, once: from now on, none may come
+        and none may go.
+        """
+        if not self._knows_strangers:
+            self._strangers = Counter(n for n in self.sink.read() if n not in self._given)
+            self._knows_strangers = True
+
+    def seen(self, numbers: Collection[int]) -> Counter[int]:
+        """Return what a reader sees of these numbers, and of those that the suite never gave and
+        that weren't there before.
+        """
+        return self._read(numbers) - self._strangers
+
+    def _read(self, numbers: Collection[int]) -> Counter[int]:
+        return Counter(n for n in self.sink.read() if n in numbers or n not in self._given)
 
     def nothing_has_changed(self) -> None:
-        """Check that what the passed cases had left to see is still what is seen.
+        """Check that what the passed cases had left to see is still what is seen, and what was
+        there before.
 
         Raises:
             Mismatch: it is not.
         """
-        seen = Counter(number for number in self.sink.read() if number in self._used)
-        if seen != self._settled:
-            raise Mismatch(f"After all cases, a reader sees {_difference(self._settled, seen)}.")
+        self.note_strangers()
+        expected, seen = self._settled + self._strangers, self._read(self._used)
+        if seen != expected:
+            raise Mismatch(f"After all cases, a reader sees {_difference(expected, seen)}.")
 
 
 class Case:
@@ -97,6 +128,8 @@ class Case:
         process = self._world.nursery.new()
         query = query or self.query
         self._guarded("check", lambda: process.call("start", query=query, sink=sink))
+        # Nothing could be read before: it may be ``check`` that makes the target.
+        self._world.note_strangers()
         return Driver(self, process, query, sink, generation)
 
     def unchecked(self, asked: str) -> Any:
@@ -134,7 +167,8 @@ class Case:
     # --- what is checked --------------------------------------------------------------------------
 
     def visible(self, *parts: Iterable[int]) -> None:
-        """Check that a reader sees these rows once each, and no other row of this case.
+        """Check that a reader sees these rows once each, and no other row, but for other cases'
+        and for those that were there before.
 
         Raises:
             Mismatch: it doesn't, within the patience of the suite.
@@ -148,8 +182,8 @@ class Case:
             time.sleep(_PAUSE_S)
 
     def at_least(self, *parts: Iterable[int]) -> None:
-        """Check that a reader sees each of these rows, perhaps more than once, and no other row of
-        this case.
+        """Check that a reader sees each of these rows, perhaps more than once, and no other row,
+        as ``visible`` does.
 
         Raises:
             Mismatch: it doesn't, within the patience of the suite.
@@ -183,7 +217,7 @@ class Case:
         )
 
     def at_most(self, rows: Collection[int]) -> None:
-        """Check that a reader sees no row of this case but some of these, and none twice.
+        """Check that a reader sees no row but some of these, and none twice, as ``visible`` does.
 
         Raises:
             Mismatch: it does.
@@ -195,7 +229,7 @@ class Case:
             )
 
     def _seen(self) -> Counter[int]:
-        return Counter(number for number in self.under.read() if number in self.numbers_used)
+        return self._world.seen(self.numbers_used)
 
     def clean(self) -> None:
         """Check that nothing is left over.
