@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from onceforall.sink import Capabilities, CommitReport, LostTransaction
-from onceforall.testing.conformance import ConformanceError, SinkUnderTest, cases, check_sink
+from onceforall.testing.conformance import ConformanceError, SinkUnderTest, actor, cases, check_sink
+from support import torn
 from support.own_sink import JsonFileSink
 
 PASSWORD = "correct horse battery staple"
@@ -108,10 +109,54 @@ def test_a_sound_sink_passes_every_case_with_a_kill_at_every_line(tmp_path):
         secrets=[PASSWORD],
     )
     report = check_sink(sink)
-    assert set(report.skipped) == {"missing_predecessor_is_noticed"}
+    assert set(report.skipped) == {"missing_predecessor_is_noticed", "killed_while_confirming"}
+    assert all(killed >= 4 for killed in report.kills.values())
     assert set(report.passed) == set(cases(WithSecret(tmp_path))) - set(report.skipped)
-    assert len(report.passed) == 47
+    assert len(report.passed) == 46
     assert list(tmp_path.glob("*.jsonl"))
+
+
+def test_the_report_tells_how_many_were_killed_within_a_call(tmp_path):
+    some = ["commit_twice", "killed_while_aborting", "killed_while_confirming"]
+    report = check_sink(under_test(tmp_path, crash_points=2), only=some)
+    assert report.kills == {"killed_while_aborting": 2}
+    assert "no line of the sink's own code" in report.skipped["killed_while_confirming"]
+
+
+def test_a_case_in_which_no_process_came_to_its_kill_fails(tmp_path):
+    found = failing(tmp_path, ConfirmIsLongOnlyOnce, "killed_while_confirming", crash_points=2)
+    assert "none came to it" in found["killed_while_confirming"]
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/lib/site-packages/sinks/outer/inner/sink.py", True),
+        ("/lib/site-packages/sinks/helper.py", True),
+        ("/home/me/helper.py", True),
+        ("/lib/site-packages/numpy/core.py", False),
+        (json.__file__, False),
+        (torn.__file__, True),
+        (check_sink.__code__.co_filename, False),
+        (Capabilities.__init__.__globals__["__file__"], False),
+        ("<string>", False),
+        ("<frozen importlib._bootstrap>", False),
+    ],
+)
+def test_where_a_process_may_be_killed(file, own):
+    places = frozenset({Path("/lib/site-packages/sinks")})
+    assert actor._is_own(places, file) == own
+
+
+def test_the_packages_of_a_sinks_class_are_its_own_up_to_the_outermost():
+    from onceforall.sinks.files.sink import FileSink
+
+    library = Path(check_sink.__code__.co_filename).parents[2]
+    places = actor._places(FileSink)
+    assert {library, library / "sinks", library / "sinks" / "files"} <= places
+    assert library.parent not in places
+    assert actor._is_own(places, str(library / "common" / "place.py"))
+    assert not actor._is_own(places, check_sink.__code__.co_filename)
 
 
 class KnowsItsBatches(JsonFileSink):
@@ -674,6 +719,28 @@ class CommitIsTornByACrash(JsonFileSink):
         return CommitReport(completed=tuple(committables))
 
 
+class CommitIsTornInAnotherFile(JsonFileSink):
+    def commit(self, permit, committables):
+        lost = [c for c in committables if not torn.publish(self.folder, c["name"])]
+        return CommitReport(
+            completed=tuple(c for c in committables if c not in lost),
+            lost=tuple(LostTransaction(c, "deleted") for c in lost),
+        )
+
+
+class ConfirmIsLongOnlyOnce(JsonFileSink):
+    """What its first run was counted for, no later run comes to."""
+
+    def confirm(self, committables):
+        try:
+            (self.folder / "confirmed").mkdir()
+        except FileExistsError:
+            return committables
+        for _ in range(100):
+            pass
+        return committables
+
+
 class ClosesForEver(JsonFileSink):
     def close(self):
         self.folder = None
@@ -760,6 +827,7 @@ BROKEN = [
     (CommitsOnRetire, "commit_without_retire", "missing are"),
     (CommitsOnRetire, "commit_twice", "missing are"),
     (CommitAddsARow, "commit_shows_each_row_once", "nobody has committed: 1 things: -1"),
+    (CommitIsTornInAnotherFile, "killed_while_committing", "more than once"),
     # From here on: long.
     (CommitsOnRetire, "killed_after_commit", "missing are"),
     (CommitReturnsNothing, "commit_twice", "returned no CommitReport"),
@@ -805,7 +873,7 @@ BROKEN = [
 ]
 
 
-QUICK = 25
+QUICK = 26
 
 
 @pytest.mark.parametrize(
@@ -845,6 +913,7 @@ def test_every_broken_sink_is_tried():
         NamesByWhat,
         KnowsItsBatches,
         CommitEmptiesTheFolder,
+        ConfirmIsLongOnlyOnce,
         Putting,
         PuttingTooLate,
     } == {kind for kind, _, _ in BROKEN}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import functools
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ import pickle
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import traceback
 import warnings
@@ -26,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onceforall
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol import contract
 from onceforall.protocol.history import CommitPermit
@@ -189,7 +192,9 @@ class _Actor:
 
     def do_invoke(self, transaction: int, numbers: Sequence[int]) -> None:
         assert self._task is not None
-        self._task.invoke(self._transactions[transaction], self._rows(numbers))
+        with _not_counted():
+            rows = self._rows(numbers)
+        self._task.invoke(self._transactions[transaction], rows)
 
     def do_pre_commit(self, transaction: int) -> str | None:
         assert self._task is not None
@@ -275,11 +280,10 @@ def _crashing(sink: type, at: int) -> Iterator[Callable[[], int]]:
     """Count the lines that run in a sink's own code, and kill the process before one of them.
 
     Args:
-        sink: the sink's class: its file, or the whole package that its file lies in, is its own
-            code.
+        sink: the sink's class; ``_is_own`` says what its own code is.
         at: before which line, counted from 1; 0: none, and the count is the result.
     """
-    own = _own_code(sink)
+    is_own = functools.cache(functools.partial(_is_own, _places(sink)))
     count = 0
 
     def in_frame(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
@@ -291,8 +295,7 @@ def _crashing(sink: type, at: int) -> Iterator[Callable[[], int]]:
         return in_frame
 
     def new_frame(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: ARG001
-        file = frame.f_code.co_filename
-        return in_frame if file in own or str(Path(file).parent) in own else None
+        return in_frame if is_own(frame.f_code.co_filename) else None
 
     threading.settrace(new_frame)
     sys.settrace(new_frame)
@@ -303,16 +306,50 @@ def _crashing(sink: type, at: int) -> Iterator[Callable[[], int]]:
         threading.settrace(None)
 
 
-def _own_code(sink: type) -> set[str]:
-    own = set()
-    for made in sink.__mro__:
-        if made in {TwoPhaseCommitSink, *TwoPhaseCommitSink.__mro__}:
-            continue
-        for member in vars(made).values():
-            code = getattr(member, "__code__", None)
-            if code is not None:
-                own.add(code.co_filename)
-                folder = Path(code.co_filename).parent
-                if (folder / "__init__.py").is_file():
-                    own.add(str(folder))
-    return own
+@contextlib.contextmanager
+def _not_counted() -> Iterator[None]:
+    """Run what is no sink's: its lines don't count, and nobody is killed at them."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+
+
+_LIBRARY = Path(onceforall.__file__).parent
+_TESTING = _LIBRARY / "testing"
+_STANDARD = {Path(os.__file__).parent, Path(sysconfig.get_path("stdlib"))}
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def _places(sink: type) -> frozenset[Path]:
+    """Return the files of a sink's class and of its bases, and the packages that these lie in."""
+    files = {
+        Path(code.co_filename)
+        for made in sink.__mro__
+        if made not in TwoPhaseCommitSink.__mro__
+        for member in vars(made).values()
+        if (code := getattr(member, "__code__", None)) is not None
+    }
+    packages = set()
+    for file in files:
+        folder = file.parent
+        while folder != folder.parent and (folder / "__init__.py").is_file():
+            packages.add(folder)
+            folder = folder.parent
+    return frozenset(files | packages)
+
+
+def _is_own(places: frozenset[Path], file: str) -> bool:
+    """Whether a file has code of the sink: its class lies in it or in its package; or it is nobody
+    else's, for it belongs to neither Python, nor an installed package, nor onceforall.
+    """
+    path = Path(file)
+    within = {path, *path.parents}
+    if _TESTING in within:
+        return False
+    if within & places:
+        return True
+    others = {*_STANDARD, _LIBRARY}
+    return not (file.startswith("<") or within & others or _INSTALLED & set(path.parts))

@@ -5,7 +5,8 @@ on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from onceforall.protocol.entries import Committable
@@ -91,12 +92,29 @@ def asked_for(case: Case) -> None:
         raise SkipCase("crash_points=0: processes are killed between calls only")
 
 
-def crash_lines(case: Case, total: int) -> Sequence[int]:
-    """Return before which of so many lines a process is killed."""
+def crash_lines(case: Case, total: int, method: str) -> Iterator[int]:
+    """Yield before which of a method's lines a process is to be killed, and look at the end
+    whether any was.
+
+    Raises:
+        SkipCase: there is no line.
+        Mismatch: no process came to its line.
+    """
+    if total == 0:
+        raise SkipCase(
+            f"no line of the sink's own code was seen to run in {method}: there is none, or "
+            "it runs on a thread that was there before"
+        )
     points = case.under.crash_points
     if total <= points:
-        return range(1, total + 1)
-    return [1 + (total - 1) * (2 * i + 1) // (2 * points) for i in range(points)]
+        yield from range(1, total + 1)
+    else:
+        yield from (1 + (total - 1) * (2 * i + 1) // (2 * points) for i in range(points))
+    case.expect(
+        case.kills,
+        f"At first {total} lines of the sink's own code ran in {method}; when a process was to be "
+        "killed before one of them, none came to it, so nothing was tested.",
+    )
 
 
 @_case
@@ -108,7 +126,7 @@ def killed_while_writing(case: Case) -> None:
     driver, rows = case.driver(), case.numbers()
     trial = driver.begin()
     total = driver.lines("write", transaction=trial.number, numbers=rows)
-    for line in crash_lines(case, total):
+    for line in crash_lines(case, total, "invoke and pre_commit"):
         process = case.driver()
         task = process.begin(slot=line)
         process.crashes_in("write", line, transaction=task.number, numbers=rows)
@@ -142,8 +160,7 @@ def _cut_short(
     given = arguments(driver, batch)
     total = driver.lines(method, **given)
     driver.kill()
-    lines = [0, *crash_lines(case, total)]
-    for line in lines:
+    for line in itertools.chain([0], crash_lines(case, total, method)):
         if line:
             driver = case.driver(generation=generation)
             given = arguments(driver, batch)

@@ -239,15 +239,14 @@ class Driver:
         """Do it, and return how many lines of the sink's own code ran."""
         return int(self.call(method, crash_at=0, **arguments))
 
-    def crashes_in(self, method: str, line: int, **arguments: Any) -> bool:
-        """Do it, but kill the process before the given line; False when the call returned, or
-        raised, before it came to that.
+    def crashes_in(self, method: str, line: int, **arguments: Any) -> None:
+        """Do it, but kill the process before the given line, unless the call returned, or raised,
+        before it came to that; ``Case.kills`` counts.
         """
         try:
             self.call(method, crash_at=line, **arguments)
         except CallError as error:
-            return error.died
-        return False
+            self.case.kills += error.died
 
 
 def names(*committables: Committable) -> frozenset[str]:

@@ -129,7 +129,7 @@ def killed_while_writing(case: Case) -> None:
     driver, rows = case.driver(), case.numbers()
     total = driver.lines("write", transaction=driver.begin().number, numbers=rows)
     seen = [rows]
-    for line in crash_lines(case, total):
+    for line in crash_lines(case, total, "invoke and pre_commit"):
         rows = case.numbers()
         process = case.driver()
         task = process.begin(batch=1 + line)

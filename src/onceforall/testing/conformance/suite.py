@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceforall.sink import TwoPhaseCommitSink
@@ -48,10 +48,13 @@ class ConformanceReport:
     Attributes:
         passed: the names of the cases that ran, in their order.
         skipped: the names of those that did not, each with the reason.
+        kills: how many processes were killed within a call, in each case that passed and does
+            that.
     """
 
     passed: tuple[str, ...]
     skipped: Mapping[str, str]
+    kills: Mapping[str, int] = field(default_factory=dict)
 
 
 class ConformanceError(AssertionError):
@@ -105,42 +108,45 @@ def check_sink(sink: SinkUnderTest, *, only: Collection[str] | None = None) -> C
                 f"No such cases for {made!r}: {', '.join(unknown)}. There are: {', '.join(todo)}."
             )
         todo = {name: function for name, function in todo.items() if name in only}
-    passed, skipped, failures = _run(sink, todo)
+    failures, report = _run(sink, todo)
     if failures:
         listing = "\n".join(f"- {failure}" for failure in failures)
         raise ConformanceError(
             f"{made!r} fails {len(failures)} of {len(todo)} cases.\n{listing}", tuple(failures)
         )
-    if not passed:
+    if not report.passed:
         raise ConformanceError(
             f"Not one case ran for {made!r}: its capabilities are {made.capabilities}. The suite "
             "checks sinks with delivery='exactly_once' "
             "that have two_phase or idempotent, and sinks with delivery='at_least_once'. "
-            f"Skipped: {dict(skipped)}."
+            f"Skipped: {dict(report.skipped)}."
         )
-    return ConformanceReport(tuple(passed), skipped)
+    return report
 
 
 def _run(
     sink: SinkUnderTest, todo: Mapping[str, CaseFunction]
-) -> tuple[list[str], dict[str, str], list[Failure]]:
+) -> tuple[list[Failure], ConformanceReport]:
     passed: list[str] = []
     skipped: dict[str, str] = {}
+    kills: dict[str, int] = {}
     failures: list[Failure] = []
     if not todo:
-        return passed, skipped, failures
+        return failures, ConformanceReport((), {})
     with Nursery(sink.make_sink, sink.rows, sink.preload) as nursery:
         world = World(sink, nursery)
         for name, function in todo.items():
             rule = (function.__doc__ or "").strip().splitlines()[0]
             try:
-                world.run(function)
+                killed = world.run(function)
             except SkipCase as reason:
                 skipped[name] = str(reason)
             except (Mismatch, CallError) as error:
                 failures.append(Failure(name, rule, str(error)))
             else:
                 passed.append(name)
+                if killed:
+                    kills[name] = killed
         try:
             world.nothing_has_changed()
         except Mismatch as error:
@@ -151,4 +157,4 @@ def _run(
                     str(error),
                 )
             )
-    return passed, skipped, failures
+    return failures, ConformanceReport(tuple(passed), skipped, kills)

@@ -36,7 +36,9 @@ class SinkUnderTest:
         twin_attempts: False for a sink that doesn't serve two living attempts of one task, and
             refuses speculative execution in ``check``.
         crash_points: at how many lines within each method a process is killed; each costs a few
-            processes. 0: only between calls.
+            processes. They are lines of the sink's own code: of its class's package, and of each
+            file that is neither Python's, nor onceforall's, nor in ``site-packages``. 0: only
+            between calls.
         preload: modules that the sink imports late and that take long; they are imported once
             instead of in each process.
         another_target: returns a context manager: while it is entered, another target, new and

@@ -43,8 +43,11 @@ class World:
         self._strangers: Counter[int] = Counter()
         self._knows_strangers = False
 
-    def run(self, function: CaseFunction) -> None:
+    def run(self, function: CaseFunction) -> int:
         """Run one case.
+
+        Returns:
+            How many processes were killed within a call.
 
         Raises:
             Mismatch, CallError: it fails.
@@ -62,6 +65,7 @@ class World:
             self.nursery.end_all()
         self._settled += case.expected
         self._used |= case.numbers_used
+        return case.kills
 
     def numbers(self, count: int) -> list[int]:
         """Return numbers that nobody has had, and that weren't in the target either."""
@@ -109,6 +113,7 @@ class Case:
     Attributes:
         expected: what a reader must see of the case's rows.
         rows_of: the rows of each transaction that was prepared, by its name.
+        kills: how many processes were killed within a call.
     """
 
     def __init__(self, world: World) -> None:
@@ -118,6 +123,7 @@ class Case:
         self.expected: Counter[int] = Counter()
         self.numbers_used: set[int] = set()
         self.rows_of: dict[str, Sequence[int]] = {}
+        self.kills = 0
         self._left_before = set(world.sink.leftovers())
         self._names: dict[tuple[str, int, int], set[str]] = {}
 
