@@ -5,17 +5,20 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote, urlencode
 
 import pyarrow as pa
 import pytest
 
 from onceforall.sink import Capabilities, CommitReport, LostTransaction
 from onceforall.testing.conformance import ConformanceError, SinkUnderTest, actor, cases, check_sink
+from onceforall.testing.conformance.spellings import spellings
 from support import torn
 from support.own_sink import JsonFileSink
 
@@ -27,6 +30,7 @@ def _password(monkeypatch):
     # A class that names PASSWORD would take it along when it is pickled by value, as those of a
     # test are.
     monkeypatch.setenv("SINK_PASSWORD", PASSWORD)
+    monkeypatch.setenv("HARD_PASSWORD", HARD)
 
 
 def under_test(folder, kind=JsonFileSink, patience_s=1.0, **more):
@@ -157,6 +161,39 @@ def test_the_packages_of_a_sinks_class_are_its_own_up_to_the_outermost():
     assert library.parent not in places
     assert actor._is_own(places, str(library / "common" / "place.py"))
     assert not actor._is_own(places, check_sink.__code__.co_filename)
+
+
+HARD = """it's "geh\\eim" pässwört\n€ \U0001f511"""
+
+
+@pytest.mark.parametrize(
+    "secret", [HARD, "it's", 'quo"ted', "back\\slash", "it's spät", "pässwort", "a b/c@d"]
+)
+@pytest.mark.parametrize(
+    "written",
+    [
+        str,
+        repr,
+        ascii,
+        json.dumps,
+        lambda secret: json.dumps({"url": secret}, ensure_ascii=False),
+        lambda secret: repr({"url": f"db://me:{secret}@host"}),
+        lambda secret: repr(f"{secret} and '\""),
+        lambda secret: repr(secret.encode()),
+        lambda secret: repr(secret.encode() + b" and '\""),
+        lambda secret: pickle.dumps([secret]).decode("latin-1"),
+        lambda secret: pickle.dumps(secret.encode()).decode("latin-1"),
+        lambda secret: json.dumps({"error": repr(secret)}),
+        lambda secret: json.dumps({"entry": json.dumps({"password": secret})}),
+        lambda secret: pickle.dumps(json.dumps(secret)).decode("latin-1"),
+        lambda secret: pickle.dumps(json.dumps(secret, ensure_ascii=False)).decode("latin-1"),
+        lambda secret: f"db://me:{quote(secret, safe='')}@host",
+        lambda secret: urlencode({"password": secret}),
+    ],
+)
+def test_a_secret_is_found_however_it_is_spelled(written, secret):
+    assert any(spelling in written(secret) for spelling in spellings(secret))
+    assert not any(spelling in written("harmless") for spelling in spellings(secret))
 
 
 class KnowsItsBatches(JsonFileSink):
@@ -678,6 +715,17 @@ class TellsASecretInACommittable(JsonFileSink):
         }
 
 
+class TellsAHardSecretInACommittable(JsonFileSink):
+    def pre_commit(self, file):
+        return {**super().pre_commit(file), "password": os.environ["HARD_PASSWORD"]}
+
+
+class PicklesAHardSecret(JsonFileSink):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.password = os.environ["HARD_PASSWORD"]
+
+
 class HoldsALock(JsonFileSink):
     """A driver that was frozen keeps everybody else from sweeping."""
 
@@ -828,6 +876,8 @@ BROKEN = [
     (CommitsOnRetire, "commit_twice", "missing are"),
     (CommitAddsARow, "commit_shows_each_row_once", "nobody has committed: 1 things: -1"),
     (CommitIsTornInAnotherFile, "killed_while_committing", "more than once"),
+    (TellsAHardSecretInACommittable, "commit_shows_each_row_once", "secret number 2"),
+    (PicklesAHardSecret, "no_secret_is_shown", "secret number 2"),
     # From here on: long.
     (CommitsOnRetire, "killed_after_commit", "missing are"),
     (CommitReturnsNothing, "commit_twice", "returned no CommitReport"),
@@ -873,7 +923,7 @@ BROKEN = [
 ]
 
 
-QUICK = 26
+QUICK = 28
 
 
 @pytest.mark.parametrize(
@@ -891,7 +941,7 @@ def test_a_broken_sink_is_found_by_the_case_that_is_there_for_it(kind, case, wor
         case,
         patience_s=0.3,
         lose=lose(tmp_path),
-        secrets=[PASSWORD],
+        secrets=[PASSWORD, HARD],
         crash_points=50,
     )
     assert case in found

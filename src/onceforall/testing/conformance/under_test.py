@@ -32,7 +32,9 @@ class SinkUnderTest:
             (and forgives those that were there before).
         lose: destroys prepared transactions as the system itself may do it, by a timeout for
             instance; None: it never does.
-        secrets: values that must not appear in pickles, representations, committables and errors.
+        secrets: values that must not appear in pickles, representations, committables and errors,
+            as they are or as these, JSON and URLs escape them. (What is in base64, for instance,
+            isn't found.)
         twin_attempts: False for a sink that doesn't serve two living attempts of one task, and
             refuses speculative execution in ``check``.
         crash_points: at how many lines within each method a process is killed; each costs a few

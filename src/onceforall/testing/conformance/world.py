@@ -16,6 +16,7 @@ from onceforall.protocol.answers import name_of
 from onceforall.protocol.entries import Committable
 from onceforall.testing.conformance.driver import Driver, Mismatch
 from onceforall.testing.conformance.process import CallError, Nursery
+from onceforall.testing.conformance.spellings import spellings
 
 if TYPE_CHECKING:
     from onceforall.testing.conformance.under_test import SinkUnderTest
@@ -322,13 +323,15 @@ class Case:
         names.add(name)
 
     def no_secret(self, text: str, where: str) -> None:
-        """Check that none of the secrets is in a text, which the message doesn't quote.
+        """Check that none of the secrets is in a text, in whichever spelling; the message doesn't
+        quote it.
 
         Raises:
             Mismatch: one is.
         """
         for number, secret in enumerate(self.under.secrets, start=1):
-            self.expect(secret not in text, f"{where} has the secret number {number} in it.")
+            found = any(spelling in text for spelling in spellings(secret))
+            self.expect(not found, f"{where} has the secret number {number} in it.")
 
 
 def _listed(values: Collection[object]) -> str:
