@@ -247,6 +247,13 @@ def test_one_case_is_not_blamed_for_the_rows_that_another_made_up(tmp_path):
     assert set(found) == {"commit_twice"}
 
 
+def test_leftovers_that_see_nothing_are_found(tmp_path):
+    found = failing(
+        tmp_path, JsonFileSink, "recover_aborts_what_nobody_decided", leftovers=list, patience_s=0.3
+    )
+    assert "looks in the wrong place" in found["recover_aborts_what_nobody_decided"]
+
+
 def test_without_another_target_the_suite_says_what_it_did_not_look_at(tmp_path):
     sink = replace(under_test(tmp_path), another_target=None)
     report = check_sink(

@@ -366,9 +366,12 @@ def _undecided(case: Case, driver: Driver, **parts: int) -> Committable:
 
 @_case
 def recover_aborts_what_nobody_decided(case: Case) -> None:
-    """A later generation finds what earlier ones left undecided, and nothing the second time."""
+    """A later generation finds what earlier ones left undecided, and nothing the second time;
+    until then ``leftovers`` has it.
+    """
     first, second = (case.driver(generation=generation) for generation in (1, 2))
     left = [_undecided(case, driver) for driver in (first, second)]
+    case.not_clean()
     case.expect(
         len(names(*left)) == len(left),
         "Two generations gave their transactions the same name; use attempt.name.",

@@ -29,7 +29,8 @@ class SinkUnderTest:
             there meanwhile: a number that the suite never gave is a row that the sink made up.
         leftovers: a word for each thing that lies in the target and is no result: a temp file, an
             open or prepared transaction, a staging table. The suite expects none after each case
-            (and forgives those that were there before).
+            (and forgives those that were there before), and at least one while a transaction of a
+            sink with two-phase commit is prepared.
         lose: destroys prepared transactions as the system itself may do it, by a timeout for
             instance; None: it never does.
         secrets: values that must not appear in pickles, representations, committables and errors,

@@ -249,6 +249,20 @@ class Case:
             lambda: f"Left over are {_listed(self._left())}; nothing was expected.",
         )
 
+    def not_clean(self) -> None:
+        """Check that something is left over, as it must be while a transaction is prepared.
+
+        Raises:
+            Mismatch: there is nothing, also when the patience of the suite has ended.
+        """
+        self.until(
+            lambda: bool(self._left()),
+            lambda: (
+                "leftovers returned nothing while transactions were prepared, so no case could "
+                "see what the sink leaves: it looks in the wrong place, or not at all."
+            ),
+        )
+
     def _left(self) -> set[str]:
         return set(self.under.leftovers()) - self._left_before
 
