@@ -247,6 +247,27 @@ def test_one_case_is_not_blamed_for_the_rows_that_another_made_up(tmp_path):
     assert set(found) == {"commit_twice"}
 
 
+def test_a_read_that_compares_values_makes_the_suite_find_a_wrong_one(tmp_path):
+    def rows(numbers):
+        texts = [None if n % 2 else f"row {n}" for n in numbers]
+        return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64()), "text": texts})
+
+    def read():
+        lines = [
+            json.loads(line)
+            for file in tmp_path.glob("*.jsonl")
+            for line in file.read_text().splitlines()
+        ]
+        return [row["n"] if [row] == rows([row["n"]]).to_pylist() else -1 for row in lines]
+
+    def sink(kind):
+        return replace(under_test(tmp_path, kind), rows=rows, read=read)
+
+    check_sink(sink(JsonFileSink), only=["commit_twice"])
+    with pytest.raises(ConformanceError, match="nobody has committed: 1 things: -1"):
+        check_sink(sink(WritesNullsAsText), only=["commit_twice"])
+
+
 def test_leftovers_that_see_nothing_are_found(tmp_path):
     found = failing(
         tmp_path, JsonFileSink, "recover_aborts_what_nobody_decided", leftovers=list, patience_s=0.3
@@ -796,6 +817,13 @@ class ConfirmIsLongOnlyOnce(JsonFileSink):
         return committables
 
 
+class WritesNullsAsText(JsonFileSink):
+    def invoke(self, file, rows):
+        for row in rows.to_pylist():
+            values = {name: "None" if value is None else value for name, value in row.items()}
+            file.write(json.dumps(values) + "\n")
+
+
 class ClosesForEver(JsonFileSink):
     def close(self):
         self.folder = None
@@ -971,6 +999,7 @@ def test_every_broken_sink_is_tried():
         KnowsItsBatches,
         CommitEmptiesTheFolder,
         ConfirmIsLongOnlyOnce,
+        WritesNullsAsText,
         Putting,
         PuttingTooLate,
     } == {kind for kind, _, _ in BROKEN}

@@ -16,6 +16,10 @@ over in it, is told by two functions of the caller's::
             leftovers=lambda: [path.name for path in tmp_path.glob("*.tmp")],
         ))
 
+A row is a number to the suite, which counts how often a reader sees each. So it doesn't look at the
+order of rows, and at their values, nulls and types only where ``read`` does: for a row that isn't
+what ``rows`` made of its number let it return a number that the suite never gives, -1 for instance.
+
 Each case has a query id and rows of its own, so that all may run on one target. What the suite
 can't know it skips, and says so in its
 report: ``lose``, ``another_target`` and ``secrets`` give it more to do. A sink without two-phase

@@ -25,8 +25,10 @@ class SinkUnderTest:
             cloudpickle, so close over paths and addresses, not over connections.
         rows: makes the rows of these numbers, as ``invoke`` gets them; pickled in the same way.
         read: the numbers of all rows that a reader sees at this moment, with those that it sees
-            twice twice. Rows that lie in the target beforehand must stay, and nobody else may write
-            there meanwhile: a number that the suite never gave is a row that the sink made up.
+            twice twice; their order doesn't count. Rows that lie in the target beforehand must
+            stay, and nobody else may write there meanwhile: a number that the suite never gave is
+            a row that the sink made up. Return one, -1 for instance, for a row whose values aren't
+            those that ``rows`` made.
         leftovers: a word for each thing that lies in the target and is no result: a temp file, an
             open or prepared transaction, a staging table. The suite expects none after each case
             (and forgives those that were there before), and at least one while a transaction of a
