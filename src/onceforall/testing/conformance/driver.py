@@ -152,8 +152,8 @@ class Driver:
                 "commit reports as lost or in doubt what nothing has touched: "
                 f"{list(report.missing)}."
             )
-        self.case.shown(*committables)
         if report.retired:
+            self.case.shown(*committables)
             self.retire(*report.retired)
         return report
 
