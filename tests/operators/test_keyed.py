@@ -15,6 +15,7 @@ from operators.attribution_reference import Stream, reference
 
 tester = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark has it since 4.2")
 STREAMS = 150
+HOUR_MS = 3_600_000
 
 
 class Scaled:
@@ -152,6 +153,39 @@ def test_times_before_1970_wait_for_the_first_watermark_which_is_none_at_0():
     assert processor.batch(2, {"{}": orders[:1]}) == [("late", "order -5000000", None)]
     assert processor.batch(60_000, {}) == []
     assert processor.left() == ([], [])
+
+
+def row(i, hour):
+    return json.dumps({"t": hour * HOUR_MS * 1000}), f"{i} of hour {hour}"
+
+
+def restarted(processor, rules):
+    """The same state and timers under other rules."""
+    again = type(processor)(rules)
+    again.tester.handle = processor.tester.handle
+    again.tester.processor.init(again.tester.handle)
+    return again
+
+
+@pytest.mark.parametrize("way", [InRows, InPandas])
+def test_a_shorter_horizon_holds_for_ids_that_are_remembered_and_a_copy_at_its_end_is_a_duplicate(
+    way,
+):
+    hours = {"short": 3600 * 10**6, "long": 720 * 3600 * 10**6}
+    long = way(DeduplicationRules(hours["long"]))
+    assert len(long.batch(HOUR_MS, {"a": [row("a", 10)], "b": [row("b", 10)]})) == 2
+    short = restarted(long, DeduplicationRules(hours["short"]))
+    assert short.batch(100 * HOUR_MS, {}) == []
+    # Nothing within the horizon has been seen: what comes now is new, or late.
+    assert short.batch(200 * HOUR_MS, {"a": [row("a", 240)], "b": [row("b", 150)]}) == [
+        ("unique", "a of hour 240", None),
+        ("late", "b of hour 150", None),
+    ]
+    # In the first batch whose watermark is a horizon past the row, a copy is a duplicate as ever.
+    assert short.batch(241 * HOUR_MS, {"a": [row("a", 300)]}) == [
+        ("duplicate", "a of hour 300", None)
+    ]
+    assert short.left() == ([], [])
 
 
 def test_state_of_other_columns_is_refused_also_by_a_timer_and_that_of_earlier_releases_is_taken():

@@ -44,13 +44,21 @@ class Step(NamedTuple):
 class Rules(Protocol):
     """What an operator does with one key."""
 
-    def take(self, state: str | None, events: Iterable[tuple[str, str]], watermark_us: int) -> Step:
+    def take(
+        self,
+        state: str | None,
+        events: Iterable[tuple[str, str]],
+        watermark_us: int,
+        timer_ms: int | None = None,
+    ) -> Step:
         """Take rows of one batch, in any order; a batch may bring a key's rows in several calls.
 
         Args:
             state: what the key's last step gave.
             events: (event, whole row), as texts.
             watermark_us: that of the batch, in microseconds; before all times while there is none.
+            timer_ms: the watermark that the state waits for, in milliseconds. It is later than the
+                rules would have it if they were others when it was set.
         """
         ...
 
@@ -78,7 +86,7 @@ class KeyedProcessor(StatefulProcessor):
         return self._kept(
             timer_ms,
             state,
-            self._rules.take(state, self._texts(rows), _watermark_us(timerValues)),
+            self._rules.take(state, self._texts(rows), _watermark_us(timerValues), timer_ms),
             None,
         )
 

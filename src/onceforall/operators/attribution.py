@@ -178,7 +178,13 @@ class AttributionRules:
     window_us: int
     signature: int | None = None
 
-    def take(self, state: str | None, events: Iterable[tuple[str, str]], watermark_us: int) -> Step:
+    def take(
+        self,
+        state: str | None,
+        events: Iterable[tuple[str, str]],
+        watermark_us: int,
+        timer_ms: int | None = None,  # noqa: ARG002  which clicks are too old, the watermark tells
+    ) -> Step:
         """Take a batch's rows of one user; see ``_keyed.Rules``."""
         clicks, orders, out = [], [], []
         for text, row in events:

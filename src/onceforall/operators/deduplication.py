@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal
 from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators import _checks as checks
+from onceforall.operators import _clocks as clocks
 from onceforall.operators import _columns as columns
 from onceforall.operators import _signatures as signatures
 from onceforall.operators.triggers import Duration, micros
@@ -66,7 +67,8 @@ def deduplicate(
         horizon: a row that is behind the newest one by less than this is not late, and copies are
             found out that lie no further apart; ``"1 hour"`` or a ``timedelta``. The state holds
             the ids of about two horizons. Spark's watermark has milliseconds, to which it is
-            rounded up.
+            rounded up. It may change at a restart; with ``"drop"`` an id that is remembered stays
+            so for the old one.
         late: ``"drop"`` or ``"keep"``; see the module.
 
     Returns:
@@ -147,17 +149,24 @@ class DeduplicationRules:
     horizon_us: int
     signature: int | None = None
 
-    def take(self, state: str | None, events: Iterable[tuple[str, str]], watermark_us: int) -> Step:
+    def take(
+        self,
+        state: str | None,
+        events: Iterable[tuple[str, str]],
+        watermark_us: int,
+        timer_ms: int | None = None,
+    ) -> Step:
         """Take a batch's rows of one id; see ``_keyed.Rules``. All of them must come in one
         call.
         """
+        if state is not None and self._outlives(state, watermark_us, timer_ms):
+            state = None
         timed = [(json.loads(event).get("t"), row) for event, row in events]
         in_time = sorted(
             (time, row) for time, row in timed if time is not None and time > watermark_us
         )
         others = sorted(row for time, row in timed if time is None or time <= watermark_us)
         if state is not None:
-            self._time_of(state)
             return self._step(
                 state, [("duplicate", row, None) for row in [*(row for _, row in in_time), *others]]
             )
@@ -172,13 +181,23 @@ class DeduplicationRules:
 
     def due(self, state: str | None, watermark_us: int) -> Step:
         """Forget the id; see ``_keyed.Rules``."""
-        over = state is None or self._time_of(state) + self.horizon_us <= watermark_us
+        over = state is None or self._wake_us(state) <= watermark_us
         return self._step(None if over else state, [])
+
+    def _outlives(self, state: str, watermark_us: int, timer_ms: int | None) -> bool:
+        """Tell whether only the timer of a longer horizon, before a restart, has kept an id."""
+        wake_us = self._wake_us(state)
+        return (
+            timer_ms is not None and clocks.timer_ms(wake_us) < timer_ms and wake_us <= watermark_us
+        )
 
     def _step(self, state: str | None, out: list[tuple[str, str, str | None]]) -> Step:
         from onceforall.operators._keyed import Step
 
-        return Step(state, None if state is None else self._time_of(state) + self.horizon_us, out)
+        return Step(state, None if state is None else self._wake_us(state), out)
+
+    def _wake_us(self, state: str) -> int:
+        return self._time_of(state) + self.horizon_us
 
     def _time_of(self, state: str) -> int:
         time_us, _, kept = state.partition(" ")
