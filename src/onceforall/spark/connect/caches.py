@@ -29,12 +29,18 @@ __all__ = ["FunctionCaches", "PersistedRows"]
 
 logger = logs.logger("onceforall")
 
+_GAP = r"(?:\s|--[^\r\n]*(?:[\r\n]|\Z)|/\*(?:[^*]|\*(?!/))*\*/)"
+_PART = r"(?:`(?:[^`]|``)+`|\w+)"
+_NAME = rf"(?!IDENTIFIER{_GAP}*\(|IF{_GAP}+EXISTS\b){_PART}(?:{_GAP}*\.{_GAP}*{_PART})*"
 _OF_CACHE = re.compile(
-    r"\s*(?:CACHE\s+(?:LAZY\s+)?TABLE\s+(?P<table>[`\w.]+)|UNCACHE\s+TABLE\b|CLEAR\s+CACHE\b"
-    r"|DROP\s+VIEW\s+(?:IF\s+EXISTS\s+)?(?P<view>[`\w.]+))",
+    rf"{_GAP}*(?:CACHE{_GAP}+(?:LAZY{_GAP}+)?TABLE{_GAP}+(?P<table>{_NAME})"
+    rf"|UNCACHE{_GAP}+TABLE\b|CLEAR{_GAP}+CACHE\b"
+    rf"|DROP{_GAP}+VIEW{_GAP}+(?:IF{_GAP}+EXISTS{_GAP}+)?(?P<view>{_NAME}))",
     re.IGNORECASE,
 )
-"""Statements that put something into Spark's cache, or take it out, as dropping a view does."""
+"""Statements that put something into Spark's cache, or take it out, as dropping a view does. Not
+one that makes a view's or table's name at run time, by ``IDENTIFIER(…)``: which one is not known.
+"""
 
 _LOOKS = ("to_pandas", "to_table", "to_table_as_iterator")
 _COMPUTE_NOTHING = frozenset(
@@ -234,6 +240,8 @@ def _is_cached(frame: DataFrame) -> bool:
 
     try:
         level = frame.storageLevel
-    except AnalysisException:
+    except AnalysisException as error:
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+            raise
         return False  # The view is gone, and its cache with it.
     return bool(level.useMemory or level.useDisk)

@@ -1,0 +1,113 @@
+"""Which of a function's statements put something into Spark's cache or take it out, and of what."""
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from onceforall.errors import AttemptFailedError
+from onceforall.spark.connect.caches import FunctionCaches
+
+pytestmark = pytest.mark.spark
+
+
+class Named:
+    """A frame of a name, which is looked up when it is asked something, as with Connect."""
+
+    def __init__(self, spark, name):
+        self.spark, self.name = spark, name
+
+    @property
+    def storageLevel(self):  # noqa: N802  Spark's name
+        return self.spark.table(self.name).storageLevel
+
+
+class Lazy:
+    """The session that ``FunctionCaches`` looks things up in."""
+
+    def __init__(self, spark):
+        self.spark = spark
+
+    def table(self, name):
+        return Named(self.spark, name)
+
+
+@pytest.fixture
+def caches(spark):
+    caches = FunctionCaches(Lazy(spark))
+    yield caches
+    caches.release()
+    spark.catalog.clearCache()
+
+
+@pytest.fixture
+def sql(spark, caches):
+    run = caches._sql(lambda session, text, *arguments, **named: session.sql(text, **named))
+    return lambda text, **named: run(spark, text, **named)
+
+
+def view(spark, name):
+    spark.range(3).createOrReplaceTempView(name)
+    return name
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "`my-view`", "`a b`", "`with ``ticks`` in``it`", "`with.dot`", "identifier"]
+)
+def test_a_table_is_noted_by_its_whole_name_and_the_drop_of_its_view_is_put_off(
+    spark, caches, sql, name
+):
+    view(spark, name)
+    sql(f"CACHE TABLE {name}")
+    with caches.watching([]):
+        pass
+    sql(f"DROP VIEW IF EXISTS {name}")
+    assert spark.table(name).storageLevel.useMemory
+    with pytest.raises(AttemptFailedError), caches.watching([]):
+        spark.catalog.uncacheTable(name)
+    caches.release()
+    assert not spark.catalog.tableExists(name)
+
+
+@pytest.mark.parametrize("gap", [" ", "\n-- it''s CLEAR\r\n", "/* UNCACHE\n * TABLE */", "/**/"])
+def test_comments_stand_wherever_a_blank_may(spark, caches, sql, gap):
+    view(spark, "t")
+    sql(f"{gap}CACHE{gap}LAZY{gap}TABLE{gap}t{gap}")
+    assert len(caches.persisted) == 1
+    for statement in (
+        f"{gap}UNCACHE{gap}TABLE{gap}t",
+        f"{gap}CLEAR{gap}CACHE",
+        f"{gap}DROP{gap}VIEW{gap}t",
+    ):
+        sql(statement)
+    assert len(caches._given_up) == 3
+    caches.release()
+    assert not spark.catalog.tableExists("t")
+
+
+@pytest.mark.parametrize(
+    "statement", ["-- UNCACHE TABLE t", "/* CLEAR CACHE */ SELECT 1", "SELECT 'CACHE TABLE t'"]
+)
+def test_what_only_a_comment_or_a_text_says_is_no_statement_of_the_cache(caches, statement):
+    asked = []
+    caches._sql(lambda _, text: asked.append(text))(None, statement)
+    assert (asked, caches.persisted, caches._given_up) == ([statement], [], [])
+
+
+def test_a_name_that_is_made_at_run_time_is_not_noted_and_its_view_is_dropped_at_once(
+    spark, caches, sql
+):
+    view(spark, "made")
+    sql("CACHE TABLE IDENTIFIER(:name)", args={"name": "made"})
+    assert spark.catalog.isCached("made")
+    assert caches.persisted == []
+    sql("DROP VIEW IF EXISTS IDENTIFIER (:name)", args={"name": "made"})
+    assert caches._given_up == []
+    assert not spark.catalog.tableExists("made")
+
+
+def test_only_a_table_that_is_not_found_is_gone_and_other_errors_are_spark_s_own(spark, caches):
+    caches.persisted.append(Named(spark, "not there"))
+    with pytest.raises(AnalysisException, match="PARSE_SYNTAX_ERROR"), caches.watching([]):
+        pass
+    caches.persisted[:] = [Named(spark, "not_there")]
+    with pytest.raises(AttemptFailedError, match="cache was emptied"), caches.watching([]):
+        pass
