@@ -167,3 +167,15 @@ def test_a_key_has_one_timer_however_many_events_come():
         )
         query.tester.handle.setGroupingKey("a")
         assert len(list(query.tester.handle.listTimers())) == 1
+
+
+def test_a_decimal_with_a_negative_scale_is_carried_but_never_added_or_compared():
+    from pyspark.sql.types import DecimalType
+
+    from onceforall.operators import _columns as columns
+
+    hundreds = DecimalType(5, -2)  # with spark.sql.legacy.allowNegativeScaleOfDecimal
+    assert columns.sortable(hundreds) is None
+    assert columns.sortable(hundreds, DecimalType(15, -2)) is None
+    assert columns.carried(hundreds, "x").value.kind == "json"
+    assert columns.sortable(DecimalType(5, 0)).value.kind == "decimal"

@@ -360,6 +360,30 @@ def test_an_event_that_is_behind_the_latest_one_by_the_whole_delay_is_late_and_o
     assert [event.time_us for event in outcome.late] == [95_000]
 
 
+@pytest.mark.parametrize("event_time", [True, False])
+def test_zeros_of_both_signs_whose_rows_have_one_hash_are_taken_in_one_order(event_time):
+    """Also the late ones come out in one, though they differ in their rows only."""
+    number = Value("double")
+    spec = Spec(SequentialRules(events=2), (Column("f", "first", number),), (), event_time)
+    texts = [json.dumps({"t": 5_000, "h": 1, "v0": value}) for value in (0.0, -0.0)]
+    late = [('{"t":1,"h":1}', f"row {value}") for value in (0.0, -0.0)]
+    found = []
+    for step in (1, -1):
+        events = [read_event(text, (), (number,), "row") for text in texts[::step]]
+        events += [read_event(text, (), (number,), row) for text, row in late[::step]]
+        waiting = Log(tuple)
+        outcome = take(spec, None, waiting, Log(tuple), events, 2_000)
+        left = [event.row for event in outcome.late]
+        results = list(outcome.results)
+        if event_time:
+            kept = waiting.entries()
+            again = take(spec, outcome.head, Log(lambda: kept), Log(tuple), [], 9_000)  # noqa: B023  called at once
+            results += again.results
+        found.append((left, [repr(result.values) for result in results]))
+    assert found[0] == found[1]
+    assert found[0][1]
+
+
 def test_a_lowered_number_of_events_closes_a_window_that_holds_more_already():
     key = run(
         spec_of(Rules(events=5), event_time=False),

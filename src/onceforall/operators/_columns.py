@@ -160,6 +160,8 @@ def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812
 
+    if isinstance(kind, T.DecimalType) and kind.scale < 0:
+        return None  # of a legacy setting of Spark's; its digits are read with a scale of 0 or more
     out = kind if widened is None else widened
     integers = T.ByteType | T.ShortType | T.IntegerType | T.LongType
     scale = kind.scale if isinstance(kind, T.DecimalType) else 0

@@ -63,8 +63,9 @@ class Event(NamedTuple):
 
     ``time_us`` is None where the time column is null; ``order`` and ``tie`` put events of the same
     time in an order that no replay
-    changes: the columns that the user named (nulls first), then the hash of the whole row. ``text``
-    is the event's JSON, ``row`` that of its whole row (empty where it isn't needed).
+    changes: the columns that the user named (nulls first), then the hash of the whole row, then the
+    texts. ``text`` is the event's JSON, ``row`` that of its whole row (empty where it isn't
+    needed).
     """
 
     time_us: int | None
@@ -94,9 +95,17 @@ def read_event(text: str, order: Sequence[Value], values: Sequence[Value], row: 
 def in_order(event: Event) -> tuple[Any, ...]:
     """Return what events are sorted by.
 
-    Two that are equal here are equal in every column, so that their order says nothing.
+    Two that are equal here are equal in every column that counts, so that their order says nothing.
+    The hash of the row is not enough: it is the same for 0.0 and -0.0.
     """
-    return (event.time_us is not None, event.time_us, event.order, event.tie)
+    return (
+        event.time_us is not None,
+        event.time_us,
+        event.order,
+        event.tie,
+        event.text,
+        event.row,
+    )
 
 
 class Log:
