@@ -40,6 +40,16 @@ def test_an_error_is_one_message_on_stderr_and_no_traceback(capsys):
     )
 
 
+@pytest.mark.parametrize("setting", ["hunter2", "=hunter2", " =hunter2"])
+@pytest.mark.parametrize("command", [["files", "check"], ["files", "mend"], ["store", "check"]])
+def test_a_setting_without_a_name_or_value_is_refused_and_not_shown(
+    command, setting, tmp_path, capsys
+):
+    assert main([*command, str(tmp_path), "--set", setting]) == 2
+    said = capsys.readouterr().err
+    assert said == "onceforall: --set needs NAME=VALUE, such as region=eu-central-1.\n"
+
+
 def test_ctrl_c_in_a_command_ends_with_130(monkeypatch):
     def interrupt(arguments):
         raise KeyboardInterrupt

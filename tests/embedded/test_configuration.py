@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,22 @@ def test_a_chosen_port_is_free_and_lies_below_those_of_outgoing_connections():
 def test_a_port_in_use_is_seen():
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert not network.can_listen(server.getsockname()[1])
+
+
+@pytest.mark.parametrize("answer", [struct.pack(">i", 2) + b"ab", struct.pack(">i", -1)])
+def test_a_server_with_an_answer_of_another_protocol_is_no_broker(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(answer)
+
+        with ThreadPoolExecutor() as pool:
+            served = pool.submit(serve)
+            assert not network.broker_answers(server.getsockname()[1])
+            served.result()
 
 
 def test_a_server_that_is_no_broker_is_not_taken_for_one():

@@ -3,6 +3,7 @@ both ways in Spark."""
 
 import json
 import random
+import re
 from collections import defaultdict
 from datetime import datetime, timezone
 
@@ -271,6 +272,17 @@ class TestInSpark:
         with pytest.raises(StreamingQueryException, match="CheckpointMismatchError: .* another id"):
             run("line")
         run("order_id")
+
+    @pytest.mark.parametrize("name", ["a.b", "a`b", "a b"])
+    @pytest.mark.parametrize("late", ["drop", "keep"])
+    def test_an_event_time_of_any_name_is_the_column_and_not_a_field(
+        self, events, rocksdb, name, late
+    ):
+        frame = events.stream().selectExpr(
+            "id", f"at AS `{name.replace('`', '``')}`", "struct(timestamp'2000-01-01' AS b) AS a"
+        )
+        plan = deduplicate(frame, "id", name, "1 hour", late=late)._jdf.queryExecution().analyzed()
+        assert re.search(f"EventTimeWatermark [^\\n]*{re.escape(name)}#", plan.toString())
 
     def test_what_cannot_be_is_refused_before_anything_starts(self, events, spark):
         frame = events.stream()

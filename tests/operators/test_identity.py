@@ -198,6 +198,11 @@ class TestInSpark:
         with pytest.raises(SchemaError, match=f"'v' of type {kind}.*{words}"):
             with_record_id(frame, "id", "v", namespace="n")
 
+    def test_a_star_is_refused_for_it_stands_for_several_columns(self, spark):
+        frame = spark.createDataFrame([], "a string, b string")
+        with pytest.raises(SchemaError, match=r"Name each of them: the frame has a, b\."):
+            with_record_id(frame, "id", "*", namespace="n")
+
     def test_an_expression_that_does_not_know_its_frame_fails_the_first_row(self, spark):
         with pytest.raises(Exception, match="record_id can't take a column of type double"):
             spark.range(1).select(record_id(F.col("id").cast("double"), namespace="n")).collect()

@@ -39,6 +39,8 @@ def test_durations_are_read(text, expected):
         "-1 second",
         "1 secondss",
         "5 seconds ago",
+        "100000000 weeks",
+        f"{'9' * 5000} days",
         10,
         None,
     ],

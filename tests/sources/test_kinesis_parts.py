@@ -87,8 +87,12 @@ def test_an_aggregate_is_one_record_to_positions_and_its_rows_have_numbers(strea
         ({"streamName": "a", "failOnDataLoss": "yes"}, "true or false"),
         ({"streamName": "a", "endpointUrl": "http://u:hunter2@h"}, "endpointUrl is"),
         ({"streamName": "a", "credentialsFunction": "hunter"}, "module:function"),
+        (
+            {"streamName": "a", "startingPosition": '{"shardId-1": {"iteratorType": ["x"]}}'},
+            "no usable place",
+        ),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_a_wrong_option_says_what_is_expected_and_shows_no_secret(given, words):
     with pytest.raises(OptionError, match=words) as raised:

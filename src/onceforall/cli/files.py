@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from onceforall.cli.store_settings import store_settings
+
 
 def add_commands(groups: Any) -> None:
     """Add the group to argparse's sub-parsers (a type that argparse keeps private)."""
@@ -48,14 +50,10 @@ def add_commands(groups: Any) -> None:
         )
 
 
-def _storage(arguments: argparse.Namespace) -> dict[str, str] | None:
-    return dict(each.partition("=")[::2] for each in arguments.set) or None
-
-
 def _check(arguments: argparse.Namespace) -> int:
     from onceforall.sinks.files.reading.mending import check_files
 
-    found = check_files(arguments.folder, storage=_storage(arguments))
+    found = check_files(arguments.folder, storage=store_settings(arguments) or None)
     for finding in found:
         print(finding)
     if not found:
@@ -66,7 +64,9 @@ def _check(arguments: argparse.Namespace) -> int:
 def _mend(arguments: argparse.Namespace) -> int:
     from onceforall.sinks.files.reading.mending import mend_files
 
-    found = mend_files(arguments.folder, folder=arguments.id, storage=_storage(arguments))
+    found = mend_files(
+        arguments.folder, folder=arguments.id, storage=store_settings(arguments) or None
+    )
     for finding in found:
         print(finding)
     if not found:

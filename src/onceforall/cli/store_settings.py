@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from onceforall.errors import OptionError
+
 
 def add_store_settings(command: argparse.ArgumentParser) -> None:
     """Add the option to a command."""
@@ -17,5 +19,15 @@ def add_store_settings(command: argparse.ArgumentParser) -> None:
 
 
 def store_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what was given, by name."""
-    return dict(each.partition("=")[::2] for each in arguments.set)
+    """Return what was given, by name.
+
+    Raises:
+        OptionError: something has no name or no value. It is not shown: it may be a secret.
+    """
+    settings = {}
+    for each in arguments.set:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise OptionError("--set needs NAME=VALUE, such as region=eu-central-1.")
+        settings[name] = value
+    return settings

@@ -74,10 +74,9 @@ def broker_answers(port: int) -> bool:
         with socket.create_connection((HOST, port), timeout=_CONNECT_DEADLINE_S) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             (size,) = struct.unpack(">i", _receive(connection, 4))
-            answer = _receive(connection, size)
+            correlation_id, brokers = struct.unpack_from(">ii", _receive(connection, size))
     except (OSError, struct.error):
         return False
-    correlation_id, brokers = struct.unpack_from(">ii", answer)
     return bool(correlation_id == 1 and brokers > 0)
 
 

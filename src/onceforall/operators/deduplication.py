@@ -113,7 +113,8 @@ def deduplicate(
         raise SchemaError(
             f"event_time: the column {event_time!r} is {kind}, not timestamp. Cast it before."
         )
-    marked = frame.withWatermark(event_time, f"{horizon_us} microseconds")
+    # Spark takes a plain `a.b` for the field of a struct.
+    marked = frame.withWatermark(columns.quoted(event_time), f"{horizon_us} microseconds")
     return (
         marked.dropDuplicatesWithinWatermark(ids)
         if late == "drop"

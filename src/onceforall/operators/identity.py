@@ -138,6 +138,11 @@ def with_record_id(
             f"with_record_id can't take these columns: {str(error).splitlines()[0]} The frame "
             f"has: {', '.join(frame.columns)}."
         ) from None
+    if len(fields) != len(columns):
+        raise SchemaError(
+            "with_record_id got a column that stands for several, such as '*'. Name each of them: "
+            f"the frame has {', '.join(frame.columns)}."
+        )
     texts = []
     for column, field in zip(columns, fields, strict=True):
         type_name = field.dataType.simpleString()

@@ -22,7 +22,9 @@ _UNITS_US = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
-_PART = re.compile(r"\s*(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)\s*")
+_LONGEST_US = 2**62
+"""Some 146,000 years: with more, Spark's whole numbers would overflow."""
+_PART = re.compile(r"\s*(\d{1,30})\s*([a-z]+?)s?(?=[\s\d]|$)\s*")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def micros(value: Duration | None, what: str) -> int | None:
     ``timedelta``.
 
     Raises:
-        OptionError: it can't be read, or is not positive. Months and years have no fixed length.
+        OptionError: it can't be read, is not positive, or is longer than 146,000 years. Months and
+            years have no fixed length.
     """
     if value is None:
         return None
@@ -79,6 +82,8 @@ def micros(value: Duration | None, what: str) -> int | None:
     )
     if total < 1:
         raise OptionError(f"{what} must be longer than nothing, not {shown(value)}.")
+    if total > _LONGEST_US:
+        raise OptionError(f"{what} must be shorter than 146,000 years, not {shown(value)}.")
     return total
 
 

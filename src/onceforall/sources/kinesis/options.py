@@ -230,7 +230,8 @@ def _place(shard: str, each: Any) -> tuple[str, str]:
         if kind == "TRIM_HORIZON" and not number:
             return kind, ""
         if (
-            kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}
+            isinstance(kind, str)
+            and kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}
             and isinstance(number, str)
             and _NUMBER.fullmatch(number)
         ):
