@@ -323,6 +323,30 @@ def test_no_path_of_a_machine_and_no_registry_is_named():
         assert not registry.search(text), f"{path.relative_to(ROOT)}: {registry.search(text)}"
 
 
+MEASURED = re.compile(
+    r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b|no violation|cells of [\d,]+"
+    r"|[\d,]+ (?:cells|kills|SIGKILLs|records|violations|stuck queries|scenarios)\b"
+)
+"""A commit, or a figure of a run."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for results in sorted((ROOT / "docs").glob("*-results.md"))
+        if (page := results.with_name(results.name.replace("-results", ""))).is_file()
+    ],
+    ids=lambda path: path.name,
+)
+def test_what_a_run_came_to_stands_on_the_page_that_it_wrote_and_nowhere_else(page):
+    """Typed by hand, it stays as it was when another run writes that page."""
+    assert MEASURED.search("of commit `40667fb5e39e`")
+    assert MEASURED.search("Four cells of 1,374")
+    text = prose(page.read_text(encoding="utf-8"))
+    assert [found[0] for found in MEASURED.finditer(text)] == []
+
+
 def test_the_examples_in_the_docstring_of_the_package_run():
     results = doctest.testmod(onceforall)
     assert results.attempted > 0

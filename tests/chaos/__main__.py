@@ -49,7 +49,9 @@ def main():
         "in for disks that are full or read-only",
     )
     parser.add_argument(
-        "--page", action="store_true", help="write the page of what there is, and end"
+        "--page",
+        action="store_true",
+        help="write the page of what there is, or else of what is published, and end",
     )
     parser.add_argument(
         "--publish", action="store_true", help="with --page: put it into docs/, too"
@@ -57,7 +59,7 @@ def main():
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     if arguments.page:
-        results = Results(arguments.folder, only_read=True)
+        results = Results(arguments.folder, only_read=True, published=PUBLISHED)
         print(publish(results) if arguments.publish else write_page(results))
         return 0
     cells = [

@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 
 from chaos import matrix
+from chaos.nemeses import SCENARIOS
 from chaos.results import NUMBERS, PUBLISHED
 from chaos.worlds import KINDS
 from onceforall.failpoints.catalogue import CATALOGUE, NEEDS
@@ -22,7 +23,7 @@ Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) say
 - **Do the kills come where it hurts?** A cell of [the matrix](#the-matrix) counts only if a real process reached that very step and died there by SIGKILL. The other faults come at
   random moments.
 - **Who says that nothing is lost or doubled?** Not onceforall. [Readers](checker.md) read each sink as anybody would, while the query runs and when all is quiet, and compare every value
-  of every row with what the source's records must have become ([which the results on this page compared](chaos.md#what-the-results-on-the-page-report)).
+  of every row with what the source's records must have become ([what is checked](chaos.md#what-is-checked)).
 - **Would a bug be noticed?** `tests/chaos/test_judging.py` gives the judge worlds with a changed value, another order and a state that went back. `make mutants` breaks each guard, and the crash test
   that guards it must fail ([the bugs](mutants-results.md)). A unit that nobody judged, or that read nothing, is a violation.
 - **Of which code is it?** The table below has digests of what ran and of what judged; results of other code are moved aside.
@@ -123,6 +124,12 @@ def _told(text):
 def _scenarios(data):
     yield "## Random faults"
     yield ""
+    if absent := [name for name in SCENARIOS if name not in data["scenarios"]]:
+        yield (
+            f"**{len(absent)} of {len(SCENARIOS)} scenarios have not run on the code of this "
+            f"page**, which says nothing of them: {', '.join(absent)}."
+        )
+        yield ""
     yield (
         "| scenario | runs | faults | kills | records | lost | duplicated | torn | leftovers | "
         "violations | recovery, median s | recovery, longest s |"
@@ -155,7 +162,7 @@ def _matrix(data):
         "A process is killed with SIGKILL at each failpoint, for each kind of sink, in a run that "
         "goes well (first) and in one that recovers. "
         "A cell shows the rows that were judged behind it, and the seconds from the kill to the "
-        "completion of the next batch where no "
+        "completion of the next batch, the longest of its runs, where no "
         "other kill came between; **bold** is a violation (lost/duplicated/torn/leftovers/all "
         "violations), `·` a combination that can't happen (or is not in the campaign: PostgreSQL's "
         "mode `upsert`, which promises no two-phase commit), and `?` one that was not reached."
@@ -192,5 +199,5 @@ def _cell(data, cell_id, possible):
         return "?"
     if any(entry[number] for number in NUMBERS):
         return "**" + "/".join(str(entry[number]) for number in NUMBERS) + "**"
-    recovery = f" {min(entry['recovery_s']):.1f} s" if entry["recovery_s"] else ""
+    recovery = f" {max(entry['recovery_s']):.1f} s" if entry["recovery_s"] else ""
     return f"{entry['records']:,}{recovery}"

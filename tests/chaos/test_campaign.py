@@ -106,6 +106,8 @@ class TestResults:
         other_code = {**first.data, "source": "another"}
         published.write_text(compact(other_code))
         assert Results(tmp_path / "third", published=published).data["kills"] == 0
+        reader = Results(tmp_path / "fourth", only_read=True, published=published)
+        assert reader.data == other_code, "its page can be written again, and says of which code"
 
     def test_a_unit_without_a_judgement_is_a_violation(self, tmp_path):
         results = Results(tmp_path)
