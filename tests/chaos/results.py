@@ -11,38 +11,43 @@ from pathlib import Path
 from evidence.digests import digest_of, query_digest, run_by
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "onceforall"
 FOLDER = ROOT / "build" / "chaos"
-NO_JUDGES = (
-    "nemeses",
-    "arena",
-    "grammar",
-    "recipes_more",
-    "page",
-    "__main__",
-    "test_",
-    "conftest",
-)
+SHOWING = ("page.py", "__main__.py")
+"""What shows results and judges none: the page is written of them again at any time."""
+
 PUBLISHED = ROOT / "docs" / "chaos-results.json"
 """The results behind the published page; another clone goes on from them."""
 
 NUMBERS = ("lost", "duplicated", "torn", "leftovers", "violations")
 
 
-def harness_digest():
-    """A digest of what judges, with what that imports of the tests' own tools: results of a weaker
-    harness don't count for a stronger one."""
-    judges = [
+def harness_digest(root=ROOT):
+    """A digest of what judges and of what does the faults, which judge too, with what that imports
+    of the tests' own tools: results of a weaker harness don't count for a stronger one.
+
+    Args:
+        root: of the checkout.
+    """
+    tests, package = root / "tests", root / "src" / "onceforall"
+    others = {tests / "chaos" / name for name in SHOWING}
+    campaign = [
         file
-        for file in sorted((ROOT / "tests" / "chaos").rglob("*.py"))
-        if not file.name.startswith(NO_JUDGES)
+        for file in sorted((tests / "chaos").rglob("*.py"))
+        if file not in others and not _is_test(file)
     ]
     return digest_of(
-        file
-        for file in run_by(judges)
-        if file.is_relative_to(SOURCE / "testing") or file.is_relative_to(ROOT / "tests")
-        if not file.name.startswith(NO_JUDGES)
+        (
+            file
+            for file in run_by(campaign, package, root)
+            if file.is_relative_to(package / "testing") or file.is_relative_to(tests)
+            if file not in others and not _is_test(file)
+        ),
+        root,
     )
+
+
+def _is_test(file):
+    return file.name.startswith(("test_", "conftest"))
 
 
 def commit_of():
