@@ -21,14 +21,24 @@ def _write(**fields: Any) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write down a test's success, or the kind and first line of what it raised."""
+    """Write down a test's success, or the kind and first line of what it raised, in which phase
+    (``setup``, ``call``, ``teardown``), and by which statement."""
     report = yield
     if report.failed:
         assert call.excinfo is not None
         kinds = [kind.__name__ for kind in call.excinfo.type.__mro__]
         text = str(call.excinfo.value).strip().splitlines() or [""]
-        where = str(call.excinfo.traceback[-1].path)
-        _write(node=item.nodeid, failed=True, kinds=kinds, text=text[0][:300], where=where)
+        last = call.excinfo.traceback[-1]
+        _write(
+            node=item.nodeid,
+            failed=True,
+            kinds=kinds,
+            text=text[0][:300],
+            where=str(last.path),
+            phase=report.when,
+            by=str(last.statement).strip()[:100],
+            error_number=getattr(call.excinfo.value, "errno", None),
+        )
     elif report.passed and report.when == "call":
         _write(node=item.nodeid, failed=False, seconds=report.duration)
     return report
@@ -38,4 +48,12 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Write down that a file could not be collected: that is no test's verdict."""
     if report.failed:
         text = str(report.longrepr).strip().splitlines()[-1][:300]
-        _write(node=report.nodeid, failed=True, kinds=["collection"], text=text, where="")
+        _write(
+            node=report.nodeid,
+            failed=True,
+            kinds=["collection"],
+            text=text,
+            where="",
+            phase="",
+            by="",
+        )

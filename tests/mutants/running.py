@@ -10,6 +10,7 @@ was imported proves nothing, and is reported as broken.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -35,6 +36,25 @@ _TIMED_OUT = "Failed: Timeout"
 
 _NO_VERDICT_IN_THE_COPY = {"AttributeError", "TypeError"}
 """Likewise, where it is the mutant that raised it and not the test that got a strange answer."""
+
+_JUDGING = {"AssertionError", "OnceForAllError", "PySparkException"}
+"""By these a test can notice a bug while it prepares."""
+
+_MACHINES = {
+    errno.EADDRINUSE,
+    errno.EADDRNOTAVAIL,
+    errno.EAGAIN,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+}
+"""A machine without room, memory or ports fails any check; a test that says so itself, by ``raise``,
+is meant."""
+
+_RAN_OUT = "AssertionError: not within "
+"""What ``support.waiting.until`` says when a state never came: by a bug, or on a machine that was
+busy just then. Such a check is tried twice."""
 
 _GRACE_S = 60
 _BASELINE_LIMIT_S = 1800
@@ -184,6 +204,13 @@ class Workshop:
         arguments = shlex.split(check)
         reported = _pytest(copy, arguments, self._environment, timeout_s, 3 * timeout_s, stop=True)
         status, node, words = _verdict(reported, arguments)
+        if status == CAUGHT and words.startswith(_RAN_OUT):
+            reported = _pytest(
+                copy, arguments, self._environment, timeout_s, 3 * timeout_s, stop=True
+            )
+            again, node, more = _verdict(reported, arguments)
+            if again != CAUGHT:
+                status, node, words = BROKEN, None, f"{words}; a second time: {more}"
         return Verdict(status, node, words, time.monotonic() - started, reported.importers)
 
 
@@ -286,8 +313,26 @@ def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None
         return SURVIVED, None, f"{len(reported.entries)} tests passed"
     first = failed[0]
     words = f"{first['kinds'][0]}: {first['text']}"
-    is_copys = "/onceforall/" in first["where"] and not first["where"].startswith(str(ROOT))
-    unfit = (_NO_VERDICT | _NO_VERDICT_IN_THE_COPY if is_copys else _NO_VERDICT).intersection(
-        first["kinds"]
-    )
+    no_verdict = _NO_VERDICT | (_NO_VERDICT_IN_THE_COPY if _is_copys(first) else set())
+    unfit = no_verdict.intersection(first["kinds"])
+    if _is_of_the_environment(first):
+        return BROKEN, None, f"{first['node']} by what it ran on: {words}"
     return (BROKEN if unfit or words.startswith(_TIMED_OUT) else CAUGHT), first["node"], words
+
+
+def _is_of_the_environment(entry: Mapping[str, Any]) -> bool:
+    """Return whether a test failed by what it ran on: a server that did not start, or a machine
+    that had no more to give; where it only prepared, by anything but an assertion, the changed
+    code, an error of onceforall's, or what Spark says of a query."""
+    kinds = set(entry["kinds"])
+    if "EmbeddedServerError" in kinds:
+        return True
+    is_meant = entry["by"].startswith("raise")
+    if not is_meant and ("MemoryError" in kinds or entry.get("error_number") in _MACHINES):
+        return True
+    is_judged = _JUDGING & kinds or (_is_copys(entry) and "/embedded/" not in entry["where"])
+    return entry["phase"] == "setup" and not is_judged
+
+
+def _is_copys(entry: Mapping[str, Any]) -> bool:
+    return "/onceforall/" in entry["where"] and not entry["where"].startswith(str(ROOT))

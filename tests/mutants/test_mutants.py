@@ -205,6 +205,71 @@ def test_what_is_no_program_or_no_check_is_broken_and_not_caught(workshop, new, 
     assert words in verdict.words
 
 
+TROUBLES = {
+    "no server": "from onceforall.errors import EmbeddedServerError\n    raise EmbeddedServerError('x')",
+    "no room": "import os\n    os.write(os.open('/dev/full', os.O_WRONLY), b'x')",
+    "no port": (
+        "import socket\n    one, two = socket.socket(), socket.socket()\n"
+        "    one.bind(('127.0.0.1', 0))\n    two.bind(one.getsockname())"
+    ),
+    "no memory": "bytearray(2**62)",
+    "no driver": "raise RuntimeError('the library has no driver')",
+    "a full disk that the test means": "raise OSError(28, 'No space left on device')",
+    "a wrong answer": "assert not hashlib",
+    "what onceforall refuses": (
+        "from onceforall.errors import OptionError\n    raise OptionError('it was right before')"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "of_the_test", "of_the_fixture"),
+    [
+        ("no server", BROKEN, BROKEN),
+        ("no room", BROKEN, BROKEN),
+        ("no port", BROKEN, BROKEN),
+        ("no memory", BROKEN, BROKEN),
+        ("no driver", CAUGHT, BROKEN),
+        ("a full disk that the test means", CAUGHT, BROKEN),
+        ("a wrong answer", CAUGHT, CAUGHT),
+        ("what onceforall refuses", CAUGHT, CAUGHT),
+    ],
+)
+def test_what_the_machine_or_a_server_did_is_broken_and_not_caught(
+    workshop, tmp_path, trouble, of_the_test, of_the_fixture
+):
+    for place, status in (("test", of_the_test), ("fixture", of_the_fixture)):
+        check = tmp_path / f"test_in_a_{place}.py"
+        prefix = "@pytest.fixture\ndef made()" if place == "fixture" else "def test_it()"
+        check.write_text(
+            f"import hashlib, pytest\nimport onceforall.protocol.names\n{prefix}:\n"
+            f"    {TROUBLES[trouble]}\n"
+            + ("def test_it(made): pass\n" if place == "fixture" else "")
+        )
+        verdict = workshop.judge(mutant("import hashlib", "import hashlib  # same", str(check)))
+        assert verdict.status == status, (place, verdict)
+        assert (verdict.caught_by is not None) == (status == CAUGHT), "nothing noticed it"
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, BROKEN), (2, CAUGHT)])
+def test_a_state_that_never_came_counts_only_if_it_doesnt_come_twice(
+    workshop, tmp_path, times, status
+):
+    """A machine that was busy for a moment isn't a bug that was noticed."""
+    check = tmp_path / "test_waiting.py"
+    check.write_text(
+        "from pathlib import Path\nimport onceforall.protocol.names\n"
+        "from support.waiting import until\n"
+        "def test_it():\n"
+        f"    tries = Path({str(tmp_path / 'tries')!r})\n"
+        "    tries.write_text(f'{tries.read_text() if tries.exists() else str()}x')\n"
+        f"    until(lambda: len(tries.read_text()) > {times}, 0, 'a state')\n"
+    )
+    verdict = workshop.judge(mutant("import hashlib", "import hashlib  # the same", str(check)))
+    assert verdict.status == status, verdict
+    assert "not within 0 s: a state" in verdict.words
+
+
 def test_a_run_that_broke_off_is_broken_and_no_survivor(workshop, tmp_path):
     check = tmp_path / "test_breaking_off.py"
     check.write_text(
