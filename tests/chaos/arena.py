@@ -156,7 +156,7 @@ class Arena:
         self._say(f"{self.folder.name}: {text}")
 
     def allow(self, *errors):
-        """Errors of ``alarms.ALARMING`` that this scenario's faults do excuse."""
+        """Names of errors that this scenario's faults do excuse."""
         self.allowed.update(errors)
 
     def violation(self, text):

@@ -21,7 +21,6 @@ from onceforall.failpoints.catalogue import CATALOGUE
 
 LONGEST_CHAIN = 24
 ROWS_PER_BATCH = 2000
-ALLOWED = ("FailpointError",)
 ONCE_PER_CHECKPOINT = ("bind.", "store.folder.", "file.folder.")
 KINDS_OF_ALL = ("kafka", "files", "postgres-staged")
 
@@ -173,5 +172,5 @@ def run(unit, folder, servers, watch_of, say):
                 )
         world.heal()
         verdict = watch.quiet()
-        verdict.violations += alarms(world, ALLOWED)
+        verdict.violations += alarms(world)
     return results, verdict, world
