@@ -16,6 +16,7 @@ from pathlib import Path
 
 from evidence.digests import (
     ROOT,
+    profile_digest,
     protocol_digest,
     query_digest,
     scale_digest,
@@ -183,7 +184,7 @@ RESULTS = (
         "docs/profile.json",
         "where a record's time goes",
         r'"source": "(\w+)"',
-        query_digest,
+        profile_digest,
         "python -m benchmarks.steps.profile_path --publish",
     ),
 )

@@ -49,14 +49,17 @@ def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
     Raises:
         FileNotFoundError: a root isn't there.
     """
-    return _closure((_there(name, package) for name in roots), lambda name: _file_of(name, package))
+    return _closure(
+        (_there(name, package) for name in roots), lambda name: _file_of(name, package), package
+    )
 
 
 def run_by(files: Iterable[Path], package: Path = PACKAGE, root: Path = ROOT) -> list[Path]:
     """Return these files and everything of the project that they import, and what that imports;
     with the ``conftest.py`` beside and above a test. Sorted.
 
-    What another program of a test imports isn't seen unless the test imports it, too.
+    What another program of a test imports isn't seen unless the test imports it, too; nor is the
+    ``__init__`` of a package in which a file lies, unless something imports that.
 
     Args:
         files: modules of the package or of ``tests``, which may be a test.
@@ -171,8 +174,16 @@ def functions_of(
 
 
 def stores_digest() -> str:
-    """Return the digest of what sends requests to the store of a commit log."""
-    return digest_of(modules_of(STORES))
+    """Return the digest of what sends requests to the store of a commit log, and of what counts
+    them.
+    """
+    harness = sorted((ROOT / "benchmarks" / "stores").glob("*.py"))
+    return digest_of([*modules_of(STORES), *harness])
+
+
+def profile_digest() -> str:
+    """Return the digest of what a query runs, and of what profiles it."""
+    return digest_of([*modules_of(QUERY), ROOT / "benchmarks" / "steps" / "profile_path.py"])
 
 
 def scale_digest() -> str:
@@ -198,11 +209,19 @@ VERSIONS = ("spark", "driver", "operators", "sources", "task")
 
 
 def versions_digest() -> str:
-    """Return the digest of what meets PySpark."""
-    return digest_of(file for name in VERSIONS for file in sorted((PACKAGE / name).rglob("*.py")))
+    """Return the digest of what meets PySpark, and of what runs the tests on its versions; those
+    tests don't count, for a new one says nothing against what passed.
+    """
+    rooms = [file for name in VERSIONS for file in sorted((PACKAGE / name).rglob("*.py"))]
+    return digest_of([*rooms, PACKAGE / "worker_daemon.py", ROOT / "tests" / "compat.sh"])
 
 
-def _closure(roots: Iterable[Path], file_of: Callable[[str], Path | None]) -> list[Path]:
+def _closure(
+    roots: Iterable[Path], file_of: Callable[[str], Path | None], package: Path | None = None
+) -> list[Path]:
+    """Return files with what they import; with a package, also with its packages in which they
+    lie, where these have code, but for its own ``__init__``, which only hands names on.
+    """
     found: dict[Path, None] = {}
     waiting = [*roots]
     while waiting:
@@ -211,7 +230,19 @@ def _closure(roots: Iterable[Path], file_of: Callable[[str], Path | None]) -> li
             continue
         found[path] = None
         waiting += [file for name in _imports_of(path) if (file := file_of(name)) is not None]
+        if package is not None:
+            waiting += _packages_of(path, package)
     return sorted(found)
+
+
+def _packages_of(file: Path, package: Path) -> Iterator[Path]:
+    """The ``__init__.py`` with code of each package in which a module lies."""
+    for folder in file.parents:
+        init = folder / "__init__.py"
+        if folder == package or not init.is_file():
+            return
+        if _running(init).strip():
+            yield init
 
 
 def _there(name: str, package: Path) -> Path:

@@ -62,6 +62,54 @@ def test_a_change_voids_what_runs_it_and_nothing_else(package, tmp_path):
     assert digest() != before
 
 
+def test_the_packages_in_which_a_module_lies_count_where_they_have_code(package):
+    room = package / "deep" / "room"
+    room.mkdir(parents=True)
+    for folder, text in ((room.parent, "import onceforall.late\n"), (room, '"""Words."""\n')):
+        (folder / "__init__.py").write_text(text)
+    (room / "c.py").write_text("x = 1\n")
+    found = {
+        file.relative_to(package).as_posix()
+        for file in modules_of(["onceforall.deep.room.c"], package)
+    }
+    assert found == {"deep/room/c.py", "deep/__init__.py", "late.py"}
+
+
+def test_the_package_itself_which_voids_nothing_only_hands_names_on():
+    """Each release and each new name changes it."""
+    functions, statements = [], []
+    for node in ast.parse((PACKAGE / "__init__.py").read_text()).body:
+        (functions if isinstance(node, ast.FunctionDef) else statements).append(node)
+    assert [node.name for node in functions] == ["__getattr__", "__dir__"]
+    assert {type(node) for node in statements} <= {
+        ast.Import, ast.ImportFrom, ast.If, ast.Expr, ast.Assign, ast.AnnAssign,
+    }  # fmt: skip
+    assert not [
+        node
+        for each in statements
+        if isinstance(each, ast.Assign | ast.AnnAssign)
+        for node in ast.walk(each)
+        if isinstance(node, ast.Call)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("digest", "file"),
+    [
+        (digests.stores_digest, "benchmarks/stores/requests.py"),
+        (digests.profile_digest, "benchmarks/steps/profile_path.py"),
+        (digests.versions_digest, "src/onceforall/worker_daemon.py"),
+        (digests.versions_digest, "tests/compat.sh"),
+        (digests.scale_digest, "src/onceforall/commit_log/__init__.py"),
+    ],
+)
+def test_a_result_is_of_what_made_it_too(digest, file, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(digests, "digest_of", lambda files: hashed.extend(files))
+    digest()
+    assert digests.ROOT / file in hashed
+
+
 def test_a_test_runs_what_it_imports_with_its_conftest_and_what_those_import(package, tmp_path):
     files = {
         "tests/conftest.py": "from support import servers\n",

@@ -63,7 +63,7 @@ from benchmarks.stands.kafka import Broker
 from benchmarks.stands.processes import Meter, tree, warm_memory
 from benchmarks.steps import threads
 from benchmarks.throughput import pipelines, postgres
-from evidence.digests import query_digest
+from evidence.digests import profile_digest
 
 STAGES = ("noop", "arrow", "null", "ours-at-least-once", "ours", "spark")
 DATABASE_STAGES = ("noop", "arrow", "ours-staged", "ours-prepared")
@@ -487,7 +487,7 @@ def _taken() -> dict[str, Any]:
     return {
         "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "commit": commit(),
-        "source": query_digest(),
+        "source": profile_digest(),
         "machine": machine(),
     }
 
