@@ -63,7 +63,7 @@ class Query:
             changes.pop("url", self.url),
             None,
             query=self.id,
-            name=self.name,
+            name=changes.pop("name", self.name),
             generation=self.generation + 1,
             **{"output_mode": self.output_mode, **self.options, **changes},
         )

@@ -136,7 +136,9 @@ def test_what_a_task_looks_for_with_leaves_no_marker_but_its_own(database, mode)
     if mode == "prepared":
         query.commit(0, query.sink.confirm([committable]))
     found = {name for (name,) in query.execute("SELECT name FROM onceforall.markers")}
-    assert found == ({"upserting"} if mode == "upsert" else {"", "confirmed", committable["name"]})
+    assert found == (
+        {"fence", "upserting"} if mode == "upsert" else {"", "confirmed", committable["name"]}
+    )
 
 
 def test_a_trigger_that_defers_itself_without_end_is_refused_and_not_decided(database):

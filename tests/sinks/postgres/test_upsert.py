@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError, OptionError, RefusedRecordError
+from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.sinks.postgres.task import upsert
 from onceforall.sinks.postgres.task.attempts import apply
@@ -86,6 +87,52 @@ def test_a_late_task_of_an_earlier_run_writes_nothing_over_a_later_one(database)
     with pytest.raises(AttemptFailedError, match="too late"):
         query.sink.pre_commit(late)
     assert query.all() == [(1, "new")]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mode": "staged"}, {"mode": "prepared"}, {"name": "other"}, {"mode": "upsert"}]
+)
+def test_a_late_task_of_an_earlier_run_writes_nothing_over_one_of_another_mode_or_name(
+    database, changes
+):
+    query = upserting(database)
+    query.write(0, rows(1, v="old"))
+    late = query.sink.begin_transaction(query.attempt(slot=1))
+    # Not ended by the sweep, as one isn't that begins behind its look at the connections.
+    late.connection.execute("SET application_name = 'no-task'")
+    query.sink.invoke(late, rows(1, v="late"))
+    later = query.successor(**changes)
+    for _ in range(2):
+        later.sweep()
+    with pytest.raises(AttemptFailedError, match="too late: it belongs to generation 1"):
+        query.sink.pre_commit(late)
+    with pytest.raises(AttemptFailedError, match="too late: it belongs to generation 1"):
+        query.write(0, rows(1, v="late"), slot=2)
+    query.sweep()
+    with pytest.raises(AttemptFailedError, match="too late"):
+        query.write(0, rows(1, v="late"), slot=3)
+    assert query.all() == [(1, "old")]
+
+
+def test_the_sweeps_of_a_run_do_not_wait_for_its_own_tasks(database):
+    query = upserting(database)
+    other = Query(database, None, query=query.id, name="other", mode="upsert", key="id")
+    query.sweep()
+    one, two = (each.sink.begin_transaction(each.attempt()) for each in (query, other))
+    with psycopg.connect(database) as committing:
+        committing.execute("SELECT FROM onceforall.markers FOR SHARE")
+        query.sweep()
+    query.sink.invoke(one, rows(1))
+    other.sink.invoke(two, rows(2))
+    query.sink.pre_commit(one)
+    other.sink.pre_commit(two)
+    assert query.ids() == [1, 2]
+
+
+def test_the_fence_of_a_query_proves_no_batch(database):
+    query = Query(database, KEYED, mode="staged", key="id")
+    query.sweep()
+    assert not query.sink.holds(StartInfo(query.id, query.name), 0)
 
 
 def test_an_attempt_that_is_stuck_with_its_rows_locked_does_not_hold_back_its_repetitions(database):

@@ -22,7 +22,8 @@ Numbers are cast where they are compared or read: somebody may change a column's
 runs (a start refuses such a table), and as texts 9 is not below 10.
 
 The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last;
-see module ``task.prepared``. The row named ``upserting`` is of module ``task.upsert``.
+see module ``task.prepared``. The row named ``upserting`` is of module ``task.upsert``, and so is
+the one of no sink: it has the latest generation of the query that this database has met.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ TABLE = "markers"
 COMPLETE = ""
 CONFIRMED = "confirmed"
 UPSERTING = "upserting"
+OF_NO_SINK = ""
+FENCE = "fence"
 PART = "part"
 """What a prepared transaction's marker has for ``names``. Releases that didn't move the row with
 the empty name behind the last one wrote nothing there, and their markers count for the batch."""
@@ -93,9 +96,10 @@ def sinks(connection: Connection, schema: str, query_id: str) -> set[str]:
     """Return the codes of all sinks of a query that have a marker, whatever they are called now."""
     found = connection.execute(
         sql.SQL(
-            "SELECT DISTINCT sink::pg_catalog.text FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s"
+            "SELECT DISTINCT sink::pg_catalog.text FROM {} WHERE query_id OPERATOR(pg_catalog.=) "
+            "%s AND sink OPERATOR(pg_catalog.<>) %s"
         ).format(sql.Identifier(schema, TABLE)),
-        [query_id],
+        [query_id, OF_NO_SINK],
     )
     return {str(code) for (code,) in found.fetchall()}
 
@@ -175,3 +179,21 @@ def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) ->
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
     return raised.rowcount == 1
+
+
+def fence_of(schema: str, query_id: str) -> Owner:
+    """Return the owner of a query's fence, which is there once for all of its sinks."""
+    return Owner(schema, query_id, OF_NO_SINK)
+
+
+def fence_out(connection: Connection, schema: str, query_id: str, below_generation: int) -> None:
+    """Have the tasks of earlier generations refused that commit by themselves, whatever their
+    sink was called; see module ``task.upsert``.
+
+    Waits, as long as ``lock_timeout`` says, for those that are about to commit. Where nothing is to
+    be changed, it locks nothing.
+    """
+    owner = fence_of(schema, query_id)
+    found = read(connection, owner, FENCE)
+    if found is None or found.generation < below_generation:
+        raise_to(connection, owner, FENCE, Marker(-1, below_generation))

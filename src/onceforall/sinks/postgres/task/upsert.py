@@ -16,6 +16,11 @@ move a marker row to (generation, batch) before they write, and in the end each 
 more, with a shared lock on it that its COMMIT releases: whoever finds a later one there rolls back,
 and a later batch's first task waits, as long as ``lock_timeout_s``, for those who have looked
 already.
+
+Nobody moves that row any more where the sink has another mode or another name since. So a second
+row, the fence, is one for all sinks of the query: the sweeps of a run, in whatever mode, and its
+tasks move it to their generation (``markers.fence_out``), and the tasks of an earlier one find it
+there.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
+from onceforall.protocol.names import TransactionName
 from onceforall.sinks.postgres import deferred, markers, merging, replication, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
@@ -43,6 +49,9 @@ def begin(
     own = parsed(name)
     owner = Owner(schema, own.query_id, own.sink_code)
     mine = (own.generation, own.batch)
+    with replication.telling(connection, "The COMMIT of a marker"):
+        markers.fence_out(connection, schema, own.query_id, own.generation)
+    _check_fence(connection, schema, own)
     if _current(connection, owner) != mine:
         # Looked at first, because the statement locks the row even where it changes nothing, and
         # the other tasks hold it.
@@ -77,6 +86,7 @@ def pre_commit(transaction: StagedTransaction) -> None:
         raise
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
     _exhaust(transaction, owner, Marker(own.batch, own.generation))
+    _check_fence(transaction.connection, owner.schema, own, " FOR SHARE")
     _check(_current(transaction.connection, owner, " FOR SHARE"), (own.generation, own.batch))
     replication.set_again(transaction.connection)
     failpoints.hit("postgres.upsert.before_commit")
@@ -95,14 +105,28 @@ def _exhaust(transaction: StagedTransaction, owner: Owner, marker: Marker) -> No
     markers.take_back(transaction.connection, owner, transaction.name)
 
 
-def _current(connection: Connection, owner: Owner, lock: str = "") -> tuple[int, int] | None:
+def _check_fence(connection: Connection, schema: str, own: TransactionName, lock: str = "") -> None:
+    """Refuse a task of an earlier run than the latest one that this database has met."""
+    owner = markers.fence_of(schema, own.query_id)
+    latest = _current(connection, owner, lock, markers.FENCE)
+    if latest is None or latest[0] != own.generation:
+        raise AttemptFailedError(
+            f"This task is too late: it belongs to generation {own.generation} of its query, and "
+            f"{'no generation' if latest is None else latest[0]} is the latest one here. Nothing "
+            "of it was kept."
+        )
+
+
+def _current(
+    connection: Connection, owner: Owner, lock: str = "", name: str = markers.UPSERTING
+) -> tuple[int, int] | None:
     query = (
         "SELECT generation, batch FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) "
         "(%s, %s, %s){}"
     )
     row = connection.execute(
         sql.SQL(query).format(owner.table, sql.SQL(lock)),
-        [owner.query_id, owner.sink, markers.UPSERTING],
+        [owner.query_id, owner.sink, name],
     ).fetchone()
     return None if row is None else (int(row[0]), int(row[1]))
 
