@@ -294,6 +294,9 @@ REFUSALS = {
     "no certificate": ({"user": "client"}, "requires a valid client certificate|Correct user"),
     "sslmode": ({"sslmode": "sometimes"}, "sslmode.*Correct that parameter"),
     "time": ({"connect_timeout": "soon"}, "connect_timeout.*Correct that parameter"),
+    "setting": ({"options": "-c nosuch=1"}, "nosuch.*Correct that parameter"),
+    "no value": ({"options": "-c work_mem"}, "work_mem.*Correct that parameter"),
+    "bad value": ({"options": "-c default_tablespace=nosuch"}, "nosuch.*Correct that parameter"),
 }
 
 
@@ -312,6 +315,21 @@ def test_what_stays_refused_is_told_at_once_with_its_remedy_and_no_password(own,
     assert "s3" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert f":{own.port}/" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"service": "nosuch"},
+        {"host": "127.0.0.1,127.0.0.1", "port": "1,2,3"},
+        {"hostaddr": "999.1.1.1"},
+        {"host": "/" + "x" * 150},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_a_parameter_that_is_wrong_before_any_server_is_asked_is_told_as_one(given):
+    with pytest.raises(SinkCheckError, match="Correct that parameter"):
+        Access(given, patience_s=60).connect(**NAME)
 
 
 def test_a_client_certificate_serves_in_place_of_a_password(own):

@@ -225,18 +225,18 @@ def test_timestamps_are_the_same_instants_whatever_the_sessions_time_zone(connec
 def test_timestamps_beyond_pythons_arrive_and_those_beyond_postgresqls_are_refused(connection):
     table = make(connection, ["timestamp"])
     far, early = 9_000_000_000_000_000_000, -62_200_000_000_000_000
-    assert copied(connection, table, batch(micros(far, early))) == 2
+    assert copied(connection, table, batch(micros(far, early, LONG))) == 3
     found = connection.execute(
         "SELECT extract(epoch FROM c0) * 1000000, c0::text FROM t ORDER BY ctid"
     ).fetchall()
-    assert [row[0] for row in found] == [far, early]
+    assert [row[0] for row in found[:2]] == [far, early]
+    assert found[2][1] == "294247-01-10 04:00:54.775807"
     assert (found[0][1][:6], found[1][1][-2:]) == ("287168", "BC")
-    for value in (LONG, -LONG):
-        with (
-            connection.transaction(force_rollback=True),
-            pytest.raises(RefusedRecordError, match="column c0 is outside the timestamps"),
-        ):
-            copied(connection, table, batch(micros(0, value)))
+    with (
+        connection.transaction(force_rollback=True),
+        pytest.raises(RefusedRecordError, match="column c0 is outside the timestamps"),
+    ):
+        copied(connection, table, batch(micros(0, -LONG)))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,12 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
         "The server offers less than require_auth or channel_binding ask.",
     ),
     (
-        r"invalid .* value|invalid integer value|bad value for|invalid port",
+        (
+            r"invalid .* value|invalid integer value|bad value for|invalid port|definition of "
+            r"service|could not match \d+ port|could not parse network address|socket path .* too "
+            r"long|unrecognized configuration parameter|invalid value for parameter|requires a "
+            r"value"
+        ),
         "Correct that parameter of the connection.",
     ),
 )

@@ -38,7 +38,6 @@ _EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01, PostgreSQL's
 _EPOCH_MICROS = 946_684_800_000_000
 _FIRST_DAY = -2_451_545 + _EPOCH_DAYS  # 4713-01-01 BC in the Julian calendar (datatype/timestamp.h)
 _FIRST_MICRO = -211_813_488_000_000_000 + _EPOCH_MICROS
-_LAST_MICRO = 9_223_371_331_200_000_000
 _INTEGERS = {"int2": (">i2", 16), "int4": (">i4", 32), "int8": (">i8", 64)}
 _UUID_PATTERN = r"^(\{([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}|([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4})$"
 
@@ -187,8 +186,10 @@ def _timestamp(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.A
     if array.type.unit != "us":
         array = array.cast(pa.timestamp("us", array.type.tz))
     micros = _numbers(array, kind)
-    bad = (micros < _FIRST_MICRO) | (micros >= _LAST_MICRO)
-    _refuse(bad, missing, "is outside the timestamps of PostgreSQL, from 4713 BC to 294276")
+    # The last one of 64 bits, counted from 1970, is in the year 294247, and PostgreSQL has more.
+    _refuse(
+        micros < _FIRST_MICRO, missing, "is outside the timestamps of PostgreSQL, from 4713 BC on"
+    )
     with np.errstate(over="ignore"):  # at nulls stands anything
         return fixed([big_endian(micros - _EPOCH_MICROS, ">i8")], missing)
 
