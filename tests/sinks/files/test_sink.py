@@ -3,6 +3,7 @@ what is left."""
 
 import contextlib
 import copy
+import errno
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from onceforall.errors import (
     SinkUnavailableError,
     UnsupportedQueryError,
 )
+from onceforall.protocol.names import parse_name
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files import FileSink
 from onceforall.sinks.files.data_files import attempt_of
@@ -294,7 +296,6 @@ def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
     sink = checked(tmp_path, partition_by=["p"])
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
     first = read_staged(lost).files[0].path
-    (tmp_path / first).parent.mkdir()
     os.link(
         temporary(tmp_path, lost), tmp_path / first
     )  # as a driver leaves it that is killed after its first link
@@ -311,7 +312,6 @@ def test_a_driver_that_wakes_while_a_lost_transaction_is_retired_leaves_nothing_
     sink = checked(tmp_path, partition_by=["p"])
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
     first = tmp_path / read_staged(lost).files[0].path
-    first.parent.mkdir()
     temporary(tmp_path, lost, 1).unlink()
     assert len(sink.commit(permit(), [lost]).lost) == 1
     real = Tree.delete_folder_of_files
@@ -537,6 +537,75 @@ def test_confirm_refuses_when_a_temp_file_is_gone_and_when_a_folder_is_no_folder
         sink.confirm([prepared(sink, numbers(1, p=["c"]))])
 
 
+def test_the_folders_of_a_batch_are_there_before_it_is_decided(tmp_path):
+    sink = checked(tmp_path, partition_by=["p", "q"])
+    decided = sink.confirm([prepared(sink, numbers(2, p=["a", "b"], q=["c", "d"]))])
+    assert (tmp_path / "p=a" / "q=c").is_dir()
+    assert (tmp_path / "p=b" / "q=d").is_dir()
+    (query,) = (tmp_path / "_onceforall" / "manifests").iterdir()
+    assert len(list(query.iterdir())) == 1
+    assert ds.dataset(tmp_path, partitioning="hive").count_rows() == 0
+    assert seen(tmp_path) == []
+    sink.commit(permit(), decided)
+    assert seen(tmp_path) == [0, 1]
+
+
+@pytest.mark.parametrize("code", [errno.EMLINK, errno.ENAMETOOLONG, errno.EACCES])
+@pytest.mark.parametrize("name", ["p=b", QUERY])
+def test_a_batch_whose_folders_cannot_be_made_is_not_decided(tmp_path, monkeypatch, name, code):
+    """As on ext3 with 32,000 folders in one, on eCryptfs, and in another user's folder."""
+    sink = checked(tmp_path, partition_by=["p"])
+    mkdir = os.mkdir
+
+    def refusing(path, *args, **named):
+        if Path(path).name == name:
+            raise OSError(code, os.strerror(code), path)
+        mkdir(path, *args, **named)
+
+    committable = prepared(sink, numbers(2, p=["a", "b"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", refusing)
+        with pytest.raises(
+            AttemptFailedError,
+            match=rf"Nothing of this batch is decided: {tmp_path}\S*/{name}: .*"
+            + errno.errorcode[code],
+        ):
+            sink.confirm([committable])
+    assert sink.commit(permit(), sink.confirm([committable])).completed
+    assert seen(tmp_path) == [0, 1]
+
+
+def test_a_batch_whose_folders_are_other_peoples_is_not_decided(tmp_path, monkeypatch):
+    sink = checked(tmp_path)
+    committable = prepared(sink, numbers(2))
+    folder = sink._folder.manifests(parse_name(committable["name"])).folder
+    folder.mkdir(parents=True)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and access(path, mode))
+    with pytest.raises(AttemptFailedError, match=rf"may not write in {folder}. Grant"):
+        sink.confirm([committable])
+
+
+def test_a_name_that_cannot_be_asked_for_is_not_free(tmp_path, monkeypatch):
+    sink = checked(tmp_path, partition_by=["p"])
+    committable = prepared(sink, numbers(1, p=["a"]))
+    lstat, stat = os.lstat, os.stat
+
+    def refusing(real):
+        def asked(path, *args, **named):
+            if str(path).endswith(("p=a", ".parquet")) and "staging" not in str(path):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return real(path, *args, **named)
+
+        return asked
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", refusing(lstat))
+        patch.setattr(os, "stat", refusing(stat))
+        with pytest.raises(SinkUnavailableError, match="EIO"):
+            sink.confirm([committable])
+
+
 def test_confirm_refuses_a_temp_file_that_is_shorter_or_longer_than_it_was_written(tmp_path):
     sink = checked(tmp_path)
     for change in (-1, 1):
@@ -588,6 +657,18 @@ def test_a_value_that_no_folders_name_can_hold_is_refused_in_the_task(tmp_path):
     transaction = sink.begin_transaction(attempt())
     with pytest.raises(RefusedRecordError, match="too long"):
         sink.invoke(transaction, numbers(1, p=["x" * 300]))
+
+
+def test_a_value_that_is_too_long_for_this_file_system_is_refused_in_the_task(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "pathconf", lambda path, name: 143)
+    sink = checked(tmp_path, partition_by=["p"])
+    commit(sink, 0, numbers(1, p=["x" * 141]))
+    transaction = sink.begin_transaction(attempt(1))
+    with pytest.raises(RefusedRecordError, match="more than 143 bytes"):
+        sink.invoke(transaction, numbers(1, p=["x" * 142]))
+    sink.discard(transaction)
 
 
 def test_partition_columns_keep_their_types(tmp_path):

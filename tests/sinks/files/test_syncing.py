@@ -116,7 +116,8 @@ def test_folders_that_somebody_else_made_are_synced_too(tmp_path, recorder):
     """Whoever made them may not have come to that before a kill."""
     sink = checked(tmp_path, partition_by=["p", "q"])
     decided = sink.confirm([prepared(sink, numbers(1, p=["a"], q=["b"]))])
-    (tmp_path / "p=a" / "q=b").mkdir(parents=True)
+    (tmp_path / "p=a" / "q=b").rmdir()
+    (tmp_path / "p=a" / "q=b").mkdir()
     recorder.calls.clear()
     sink.commit(permit(), decided)
     for folder in (tmp_path, tmp_path / "p=a", tmp_path / "p=a" / "q=b"):

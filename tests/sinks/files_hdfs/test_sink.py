@@ -348,3 +348,34 @@ def test_a_folder_without_rights_is_refused_with_a_remedy(hdfs_server, place, tm
     assert "SinkCheckError" in done.stderr
     assert "user=somebody" in done.stderr
     assert "Grant the user of driver and executors rights there" in done.stderr
+
+
+def test_a_batch_whose_folder_is_another_users_is_not_decided(hdfs_server, place):
+    import os
+    import subprocess
+    import sys
+
+    place.checked()
+    tree = place.tree
+    for name in ("", "_onceforall", STAGING, "_onceforall/manifests"):
+        tree.client.set_permission((tree.root / name).path, 0o777)
+    tree.client.mkdirs((tree.root / "p=a").path, 0o755, True)
+    program = (
+        "import sys\n"
+        "from sinks.files.building import checked, commit, numbers\n"
+        "sink = checked(sys.argv[1], partition_by=['p'])\n"
+        "commit(sink, 0, numbers(1, p=['b']))\n"
+        "commit(sink, 1, numbers(1, p=['a']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, place.url],
+        env={**os.environ, "HADOOP_USER_NAME": "somebody", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "AttemptFailedError: Nothing of this batch is decided" in done.stderr
+    assert "user=somebody" in done.stderr
+    assert place.numbers() == [0]

@@ -28,6 +28,10 @@ _REMEDIES = {
     errno.EPERM: "Grant the user of Spark's driver and executors read and write permission there",
     errno.EIO: "Check the disk (see the kernel's log) before anything else",
     errno.ESTALE: "Mount the network file system again",
+    errno.ENAMETOOLONG: "Shorten the value that makes this name, or use a file system that takes "
+    "longer ones",
+    errno.EMLINK: "This file system takes no more folders in that one: write fewer values of the "
+    "partition columns, or use another file system",
     errno.ELOOP: "Put back the folder that was there, and look who may write in the sink's",
     errno.ENOTDIR: "Move away what stands in a folder's place, and put back the folder",
     errno.ENOENT: "Put back what was deleted there; every executor must see the folder under the "
@@ -50,11 +54,11 @@ class PlaceError(OSError):
 
 
 def explained(error: OSError) -> str:
-    """Return what an error of the operating system says and what helps."""
+    """Return what an error of the operating system says, of which path, and what helps."""
     if isinstance(error, PlaceError):
         return str(error)
     code = error.errno or 0
-    at = f"{error.filename}: " if code in {errno.ELOOP, errno.ENOTDIR} and error.filename else ""
+    at = f"{error.filename}: " if error.filename else ""
     return (
         f"{at}{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). "
         f"{_REMEDIES.get(code, 'Mend the cause')}"

@@ -392,7 +392,7 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
     @failpoints.around("file.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """See that every temp file is whole and every target free, and that nothing else can stop a
-        commit.
+        commit; make the folders that it needs.
 
         Returns:
             The committables, with ``folder``: the id of this folder, and with a hash for

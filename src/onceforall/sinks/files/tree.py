@@ -72,6 +72,17 @@ class Tree:
 
     @contextlib.contextmanager
     def _opened(self, folder: Path, flags: int = _WALK) -> Iterator[int]:
+        """Open a folder; an error of what is done in it names the whole path."""
+        try:
+            with self._descriptor(folder, flags) as descriptor:
+                yield descriptor
+        except OSError as error:
+            name = error.filename if isinstance(error.filename, str) else ""
+            error.filename = str(folder / name)
+            raise
+
+    @contextlib.contextmanager
+    def _descriptor(self, folder: Path, flags: int) -> Iterator[int]:
         held = getattr(self._here, "held", None)
         if held is not None and held[0] == folder and flags == _WALK:
             yield held[1]
@@ -193,14 +204,22 @@ class Tree:
         Raises:
             FileExistsError: the name is taken.
         """
-        with self._opened(file.parent) as source, self._opened(name.parent) as target:
+        with (
+            self._opened(file.parent) as source,
+            self._opened(name.parent) as target,
+            _naming(name),
+        ):
             os.link(
                 file.name, name.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False
             )
 
     def replace(self, file: Path, name: Path) -> None:
         """Give a file another name instead of its own, and over what has that name."""
-        with self._opened(file.parent) as source, self._opened(name.parent) as target:
+        with (
+            self._opened(file.parent) as source,
+            self._opened(name.parent) as target,
+            _naming(name),
+        ):
             os.replace(file.name, name.name, src_dir_fd=source, dst_dir_fd=target)
 
     def unlink(self, file: Path) -> None:
@@ -257,7 +276,7 @@ class Tree:
         """
         temporary = path.parent / f".{path.name}.{secrets.token_hex(16)}.tmp"
         try:
-            with self.open_new(temporary) as file:
+            with self.open_new(temporary) as file, _naming(path):
                 file.write(content)
                 file.flush()
                 failpoints.hit("file.create.written")
@@ -317,6 +336,16 @@ class Tree:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=descriptor)
                         after_each()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error of two names, or of none, name the one that was to be made."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _open_below(above: int, folder: Path, flags: int) -> int:

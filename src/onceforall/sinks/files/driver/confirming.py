@@ -1,5 +1,6 @@
-"""What is looked at before a batch is decided: whether every temp file is whole, and whether
-anything can stop a commit. Nothing is changed.
+"""What is done before a batch is decided: a look whether every temp file is whole, and whether
+anything can stop a commit. The folders that the commit needs are made here, for only that shows
+whether they can be. Nothing else is changed; readers see no row and no partition in empty folders.
 """
 
 from __future__ import annotations
@@ -15,28 +16,39 @@ from onceforall.sinks.files.folders import explained
 
 
 def confirm(folder: Folder, staged: Sequence[StagedFiles]) -> None:
-    """See that nothing stands in the way of a commit; nothing is changed.
+    """See that nothing stands in the way of a commit, and make the folders that it needs.
 
     Raises:
-        AttemptFailedError: a temp file is missing or has another size, or a target or the manifest
-            can't be made.
+        AttemptFailedError: a temp file is missing or has another size, or a target, its folder or
+            the manifest can't be made.
         OSError: the file system gave no answer.
         CommitLogError: the batch before can't be looked for, because its manifest is damaged.
     """
     try:
         _confirm(folder, staged)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+        if error.errno in _WITH_THIS_BATCH:
             raise AttemptFailedError(
                 f"Nothing of this batch is decided: {explained(error)}."
             ) from error
         raise
 
 
+_WITH_THIS_BATCH = {
+    errno.EACCES,
+    errno.ELOOP,
+    errno.EMLINK,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+}
+"""What doesn't pass by itself: to ask again for this batch doesn't help."""
+
+
 def _confirm(folder: Folder, staged: Sequence[StagedFiles]) -> None:
     _check_manifest(folder, staged[0].name)
-    folder.place.confirm(staged)
     _check_predecessor(folder, staged)
+    folder.place.confirm(staged, folder.manifests(staged[0].name).folder)
 
 
 def _check_manifest(folder: Folder, name: TransactionName) -> None:

@@ -190,9 +190,13 @@ class Place(Protocol):
             ValueError: it doesn't.
         """
 
-    def confirm(self, staged: Sequence[StagedFiles]) -> None:
-        """See that the staged files are whole and that nothing can stop a commit; nothing is
-        changed.
+    def confirm(self, staged: Sequence[StagedFiles], manifests: AnyPath) -> None:
+        """See that the staged files are whole and that nothing can stop a commit; make the folders
+        that it needs, and nothing else.
+
+        Args:
+            staged: all of a batch.
+            manifests: the folder that its manifest goes to.
 
         Raises:
             AttemptFailedError: naming what stands in the way.

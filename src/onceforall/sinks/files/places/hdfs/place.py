@@ -14,7 +14,7 @@ from onceforall.sink import LostTransaction
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.driver.identity import NAME, make_folder_id
 from onceforall.sinks.files.driver.staged_files import StagedFiles
-from onceforall.sinks.files.folders import explained, is_temporary
+from onceforall.sinks.files.folders import PlaceError, explained, is_temporary
 from onceforall.sinks.files.paths import HOME, MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.places import taken
 from onceforall.sinks.files.places.hdfs.paths import HdfsPath
@@ -37,6 +37,7 @@ class HdfsPlace:
         """Nothing is looked at yet."""
         self.tree = tree
         self.root = tree.root
+        self._usable: set[HdfsPath] = set()
 
     def check(self, spark: SparkSession | None) -> None:  # noqa: ARG002  its settings are known
         """Make the folder, and see that files can be written and renamed there, and that nothing
@@ -144,8 +145,9 @@ class HdfsPlace:
             for name in self.tree.names(query):
                 self.tree.delete_temporary_files(query / name)
 
-    def confirm(self, staged: Sequence[StagedFiles]) -> None:
-        """See that every temp file is whole and that it can get to its target.
+    def confirm(self, staged: Sequence[StagedFiles], manifests: HdfsPath) -> None:
+        """See that every temp file is whole and that it can get to its target, and make the
+        folders.
 
         Raises:
             AttemptFailedError: it isn't so.
@@ -164,6 +166,32 @@ class HdfsPlace:
                 raise AttemptFailedError(
                     f"{folder} is no folder, but files must go below it. Move it away."
                 )
+        targets = {self.root / folder for folder in folders}
+        for folder in sorted({manifests, *targets} - self._usable):
+            self._make_usable(folder)
+            self._usable.add(folder)
+
+    def _make_usable(self, folder: HdfsPath) -> None:
+        """Make a folder that files of the batch will go to, or see that they can where it is there.
+
+        The NameNode looks whether its user may write in a rename's target folder before it looks
+        for the file, so that a file which isn't there asks for the right and changes nothing.
+
+        Raises:
+            AttemptFailedError: it can't be made, or the driver may not write there.
+            OSError: HDFS gave no answer.
+        """
+        probe = f"{_PROBE}{secrets.token_hex(8)}"
+        try:
+            if self.tree.is_folder(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    self.tree.rename(self.root / STAGING / probe, folder / probe)
+            else:
+                self.tree.make_folder(folder)
+        except PlaceError as error:
+            if not error.refused:
+                raise
+            raise AttemptFailedError(f"Nothing of this batch is decided: {error}.") from error
 
     def _unconfirmed(self, attempt: str, file: DataFile) -> str | None:
         temporary, target = self._staging(attempt) / file.name, self.root / file.path

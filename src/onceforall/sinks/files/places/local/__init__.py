@@ -6,6 +6,7 @@ to their targets, and later takes their first names away.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +47,15 @@ class LocalTarget:
         """The length of the folder's path."""
         return len(self.folder.encode())
 
-    def unfit(self, folder: str) -> str | None:  # noqa: ARG002  as the interface has it
-        """A file system takes every name."""
-        return None
+    def unfit(self, folder: str) -> str | None:
+        """Return that a name is too long: not every file system takes 255 bytes."""
+        try:
+            longest = os.pathconf(self.folder, "PC_NAME_MAX")
+        except (OSError, ValueError):
+            return None  # what it refuses is noticed before the batch is decided
+        if longest < 0 or all(len(name.encode()) <= longest for name in folder.split("/")):
+            return None
+        return f"a part of more than {longest} bytes, which the file system doesn't take"
 
     def spelled(self, folder: str) -> str:
         """Any name is possible."""

@@ -1,4 +1,4 @@
-"""What of a local folder is looked at before a batch is decided. Nothing is changed."""
+"""What of a local folder is looked at before a batch is decided, and made."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _confirm_files(tree: Tree, transaction: StagedFiles) -> None:
                 f"under {tree.root}."
             )
         _check_rights(temporary)
-        if os.path.lexists(tree.root / file.path):
+        if tree.is_there(tree.root / file.path):
             raise AttemptFailedError(
                 f"Nothing of this batch is decided: {taken(tree.root / file.path)}."
             )
@@ -57,7 +57,7 @@ def _check_target(root: Path, target: str, home: int) -> None:
                 f"{at} is a symbolic link, and FileSink writes through none. Replace it by a "
                 "folder."
             )
-        if not os.path.lexists(at):
+        if not _is_there(at):
             return
         if not at.is_dir():
             raise AttemptFailedError(
@@ -68,10 +68,37 @@ def _check_target(root: Path, target: str, home: int) -> None:
                 f"{at} is on another file system than {root / STAGING}, so files can't get "
                 "there by a rename. Undo that mount."
             )
-        if not os.access(at, os.W_OK | os.X_OK):
-            raise AttemptFailedError(
-                f"The driver may not write in {at}. Grant its user write permission there."
-            )
+        _check_access(at)
+
+
+def make_usable(tree: Tree, folder: Path) -> None:
+    """Make a folder that files of the batch will go to, and see that they can.
+
+    Only the attempt shows whether it can be made: a folder may have as many in it as its file
+    system takes, a name may be too long for it, and a folder above may be another user's.
+
+    Raises:
+        AttemptFailedError: the driver may not write there.
+        OSError: it can't be made.
+    """
+    tree.make_folder(folder)
+    _check_access(folder)
+
+
+def _is_there(path: Path) -> bool:
+    """Tell whether a name is taken; a name that can't be asked for isn't free."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _check_access(folder: Path) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise AttemptFailedError(
+            f"The driver may not write in {folder}. Grant its user write permission there."
+        )
 
 
 def _check_rights(temporary: Path) -> None:

@@ -23,7 +23,7 @@ from onceforall.sinks.files.driver.start_checks import (
     check_spark_metadata,
 )
 from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
-from onceforall.sinks.files.places.local.confirming import confirm
+from onceforall.sinks.files.places.local.confirming import confirm, make_usable
 from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class LocalPlace:
         self._location = location
         self._spark_metadata = spark_metadata
         self._interval: int | None = None
+        self._usable: set[Path] = set()
 
     def check(self, spark: SparkSession | None) -> None:
         """Make the folder, and see that files can be written and moved there, and that nothing
@@ -64,11 +65,15 @@ class LocalPlace:
     def check_committable(self, staged: StagedFiles) -> None:
         """Nothing more is needed."""
 
-    def confirm(self, staged: Sequence[StagedFiles]) -> None:
-        """See that every temp file is whole and that it can get to its target; errors as those of
-        ``confirming.confirm``.
+    def confirm(self, staged: Sequence[StagedFiles], manifests: Path) -> None:
+        """See that every temp file is whole and that it can get to its target, and make the
+        folders; errors as those of ``confirming``.
         """
         confirm(self.tree, staged)
+        folders = {self.root / file.folder for each in staged for file in each.files}
+        for folder in sorted({manifests, *folders} - self._usable):
+            make_usable(self.tree, folder)
+            self._usable.add(folder)
 
     def confirm_others(self) -> None:
         """See that no log of Spark's keeps readers from what we write.

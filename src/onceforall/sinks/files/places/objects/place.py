@@ -92,8 +92,8 @@ class ObjectPlace:
     def delete_temporary_manifests(self, query_id: str) -> None:
         """A put leaves nothing behind."""
 
-    def confirm(self, staged: Sequence[StagedFiles]) -> None:
-        """See that each upload has its parts, and that its key is free.
+    def confirm(self, staged: Sequence[StagedFiles], manifests: ObjectPath) -> None:  # noqa: ARG002
+        """See that each upload has its parts, and that its key is free; there are no folders.
 
         Raises:
             AttemptFailedError: it isn't so.
