@@ -123,6 +123,23 @@ def test_a_task_without_rows_leaves_nothing(tmp_path):
     assert left_in_staging(tmp_path) == []
 
 
+def test_a_task_without_rows_whose_folder_cannot_be_deleted_fails_and_names_it(
+    tmp_path, monkeypatch
+):
+    sink = checked(tmp_path)
+    transaction = sink.begin_transaction(attempt())
+
+    def refused(path, dir_fd):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refused)
+        with pytest.raises(
+            AttemptFailedError, match=rf"{tmp_path}/\S*{transaction.name}: .*ESTALE"
+        ):
+            sink.pre_commit(transaction)
+
+
 def test_two_queries_and_two_sinks_share_a_folder(tmp_path):
     sink = checked(tmp_path)
     commit(sink, 0, numbers(2))

@@ -39,7 +39,7 @@ from onceforall.sink import (
     TwoPhaseCommitSink,
 )
 from onceforall.sinks.files.data_files import slim
-from onceforall.sinks.files.folders import asking_again, at_start
+from onceforall.sinks.files.folders import asking_again, at_start, failing_the_attempt
 from onceforall.sinks.files.layout import layout_of
 from onceforall.sinks.files.local_times import is_known, unknown
 from onceforall.sinks.files.paths import local_folder
@@ -303,7 +303,8 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
         """
         files = transaction.finish()
         if not files or transaction.schema is None:
-            transaction.staging.discard()
+            with failing_the_attempt(self._root):
+                transaction.staging.discard()
             return None
         layout = layout_of(transaction.schema, self._plan.partition_by, self._plan.form.body())
         return {
