@@ -174,6 +174,29 @@ def test_a_compose_of_levels_that_an_abort_overtakes_gives_up(place, large, monk
     assert composed == place.data() == place.parts() == []
 
 
+def test_a_bare_404_deletes_no_parts_of_a_decided_file(place, large, monkeypatch):
+    """As of a gateway, which google-cloud-storage takes for the store's."""
+    store, upload, parts = large
+    with monkeypatch.context() as patch:
+        patch.setattr(GcsBucket, "head", lambda bucket, path: None)
+        with pytest.raises(GcsError, match="404"):
+            store.complete(*upload, parts)
+        with pytest.raises(GcsError, match="404"):
+            store.send_part(*upload, 1, b"again")
+    store.send_part(*upload, 1, b"n,t\n")  # what the last request has overwritten
+    assert len(store.parts(*upload)) == len(parts)
+
+
+def test_who_finds_that_begun_is_gone_deletes_no_parts(place, large):
+    store, upload, parts = large
+    path, name = upload
+    store.delete(store._uploads_of(path) / name / "begun")
+    with pytest.raises(FileNotFoundError, match="gone"):
+        store.complete(*upload, parts)
+    assert [etag for etag, _ in store.parts(*upload)] == parts
+    assert len(place.parts()) == len(parts)
+
+
 def test_an_abort_looks_again_for_what_came_behind_its_listing(place, large, monkeypatch):
     store, (path, upload), _ = large
     stray = f"_onceforall/parts/{path.name}/{upload}/level-0-0"

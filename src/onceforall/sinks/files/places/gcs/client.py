@@ -38,6 +38,8 @@ _RENEWED_BEFORE = timedelta(minutes=3)
 _AT_ONCE = 32
 """How many objects a compose takes."""
 _BEGUN = "begun"
+_LEVEL = "level-"
+"""With this begin the names of what parts are composed to on the way."""
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 _ROLE = "Grant it the role Storage Object Admin on the bucket"
@@ -276,7 +278,7 @@ class GcsBucket:
             blob.upload_from_string(
                 content, "application/octet-stream", checksum="crc32c", **_patiently()
             )
-        if self.head(folder / _BEGUN) is None:
+        if self._is_given_up(folder):
             self.delete(part)
             raise PlaceError(
                 f"{path} is not written any more: this attempt was given up, and what it had sent "
@@ -310,13 +312,14 @@ class GcsBucket:
         while len(parts) > _AT_ONCE:
             groups = [parts[at : at + _AT_ONCE] for at in range(0, len(parts), _AT_ONCE)]
             parts = [
-                self._composed(folder / f"level-{level}-{at}", group, {})
+                self._composed(folder / f"{_LEVEL}{level}-{at}", group, {})
                 for at, group in enumerate(groups)
             ]
             level += 1
-        if is_large and self.head(folder / _BEGUN) is None:
-            # Given up or completed meanwhile, and the sweep's listing was perhaps before these.
-            self._delete_below(folder)
+        if is_large and self._is_given_up(folder):
+            # Meanwhile, or completed, and the sweep's listing was perhaps before these. The parts
+            # are its to delete, not those of who has only looked.
+            self._delete_below(folder, _LEVEL)
             raise FileNotFoundError(2, "the parts are gone", str(path))
         try:
             self._composed(path, parts, {MARK: upload}, if_generation_match=0)
@@ -348,8 +351,24 @@ class GcsBucket:
         self.delete(folder / _BEGUN)
         self._delete_below(folder)
 
-    def _delete_below(self, folder: ObjectPath) -> None:
-        while found := self._below(folder):
+    def _is_given_up(self, folder: ObjectPath) -> bool:
+        """Tell whether an upload was given up, or completed.
+
+        Raises:
+            GcsError: its ``begun`` was not found, and is listed.
+        """
+        begun = folder / _BEGUN
+        if self.head(begun) is not None:
+            return False
+        if self.is_absent(begun):
+            return True
+        raise GcsError("look for", begun, "404")
+
+    def _delete_below(self, folder: ObjectPath, begin: str = "") -> None:
+        """Delete what lies in a folder, and what comes meanwhile: that whose name begins so."""
+        while found := [
+            each for each in self._below(folder) if each.name.rpartition("/")[2].startswith(begin)
+        ]:
             for each in found:
                 self.delete(ObjectPath(folder.bucket, each.name))
 
