@@ -1,13 +1,15 @@
 """What survives a loss of power: which files and folders of the file sink are synced, and in
 which order."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from commit_log.stores import Killed
 from onceforall import read_files
-from onceforall.errors import SinkUnavailableError
+from onceforall.errors import SinkCheckError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.driver.start_checks import check_folder
 from onceforall.sinks.files.tree import Tree
@@ -173,6 +175,28 @@ def test_who_finds_a_name_taken_syncs_its_folder_too(tmp_path, recorder):
 def test_every_new_folder_is_synced_in_the_one_above(tmp_path, recorder):
     Tree(tmp_path).make_folder(tmp_path / "a" / "b")
     assert [path for what, path in recorder.calls if what == "sync"] == [tmp_path, tmp_path / "a"]
+
+
+@pytest.mark.parametrize("refused", ["above", "sink", "sink/_onceforall", "above, and it is new"])
+def test_a_folder_above_that_was_found_need_not_be_synced(tmp_path, monkeypatch, refused):
+    """As a mount point of autofs, or one on a read-only image."""
+    sink = tmp_path / "sink"
+    folder = tmp_path if refused.startswith("above") else tmp_path / refused
+    if refused == "above":
+        sink.mkdir()
+    fsync = os.fsync
+
+    def refusing(descriptor):
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == folder:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    if refused == "above":
+        check_folder(sink)
+    else:
+        with pytest.raises(SinkCheckError, match=rf"{folder}: Invalid argument \(EINVAL\)"):
+            check_folder(sink)
 
 
 def test_a_start_syncs_every_folder_above_the_sinks_whoever_made_it(tmp_path, recorder):

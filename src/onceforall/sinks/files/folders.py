@@ -120,6 +120,9 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file(descriptor)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
     finally:
         os.close(descriptor)
 

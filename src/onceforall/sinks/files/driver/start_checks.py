@@ -108,8 +108,9 @@ def _sync_found(root: Path) -> None:
     """
     Tree(root).sync_all([root, root / HOME])
     for above in root.parents:
-        # What we may not open, no start of ours can have made.
-        with contextlib.suppress(PermissionError):
+        # What we may not open, no start of ours can have made; and on autofs, or a read-only image,
+        # none can be synced.
+        with contextlib.suppress(OSError):
             sync_folder(above)
 
 
