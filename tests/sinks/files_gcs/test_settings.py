@@ -159,9 +159,29 @@ def test_a_rule_that_deletes_parts_within_a_week_is_warned_of(caplog):
     check_lifecycle(Bucket({"age": 3, "matchesPrefix": ["ads/_once"]}))
     assert "after 3 days" in caplog.text
     caplog.clear()
-    check_lifecycle(Bucket({"age": 7}))
+    check_lifecycle(Bucket({"age": 7, "matchesPrefix": ["ads/_onceforall/parts/"]}))
     check_lifecycle(Bucket({"age": 0}, kind="SetStorageClass"))
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("condition", "warns"),
+    [
+        ({"age": 400}, True),
+        ({"age": 400, "matchesPrefix": ["tmp/", "ads/"]}, True),
+        ({"age": 400, "matchesPrefix": ["ads/_onceforall/manifests/6f"]}, True),
+        ({"age": 400, "matchesSuffix": [".csv", "0.json"]}, True),
+        ({"age": 400, "matchesPrefix": ["ads/day="]}, False),
+        ({"age": 400, "matchesSuffix": [".csv"]}, False),
+        ({"age": 400, "isLive": False}, False),
+    ],
+    ids=str,
+)
+def test_a_rule_that_deletes_what_readers_need_is_warned_of_whatever_its_age(
+    caplog, condition, warns
+):
+    check_lifecycle(Bucket(condition))
+    assert ("after 400 days, and with them the folder's id and manifests" in caplog.text) == warns
 
 
 def test_rules_that_cant_be_read_are_warned_of(caplog):

@@ -1,4 +1,4 @@
-"""Rules of a bucket's lifecycle that delete what is prepared."""
+"""Rules of a bucket's lifecycle that delete what is prepared, or what readers need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.files.paths import PARTS
 from onceforall.sinks.files.places.gcs.client import GcsError
+from onceforall.sinks.files.places.objects.checks import kept_for_ever, warn_of_expiry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from onceforall.sinks.files.places.gcs.client import GcsBucket
 
@@ -22,7 +23,8 @@ _SAFE_DAYS = 7
 
 
 def check_lifecycle(bucket: GcsBucket) -> None:
-    """Refuse a rule that would delete parts within a day, and warn of one within a week.
+    """Refuse a rule that would delete parts within a day, and warn of one within a week, and of
+    each that would delete the folder's id or manifests some day.
 
     Raises:
         SinkCheckError: naming the rule's age.
@@ -40,8 +42,18 @@ def check_lifecycle(bucket: GcsBucket) -> None:
             bucket.root.bucket, _SAFE_DAYS,
         )  # fmt: skip
         return
+    kept = kept_for_ever(bucket.root)
+    expiring = [
+        days
+        for rule in rules
+        if (days := _deletes_after(rule, kept, _ends_manifests, storage_class)) is not None
+    ]
+    warn_of_expiry(bucket.root, [f"after {days} days" for days in expiring])
+    parts = [f"{(bucket.root / PARTS).key}/"]
     ages = [
-        days for rule in rules if (days := _deletes_after(rule, bucket, storage_class)) is not None
+        days
+        for rule in rules
+        if (days := _deletes_after(rule, parts, _ends_parts, storage_class)) is not None
     ]
     if not ages:
         return
@@ -71,14 +83,30 @@ _OF_NO_PART = frozenset(
 """Conditions that only objects with a time of the user's meet, or versions that were replaced."""
 
 
-def _deletes_after(rule: Mapping[str, Any], bucket: GcsBucket, storage_class: str) -> int | None:
-    """Return after how many days a rule deletes parts; None: it doesn't.
+def _ends_parts(suffix: str) -> bool:
+    return "/begun".endswith(suffix) or not suffix.strip("0123456789")
+
+
+def _ends_manifests(suffix: str) -> bool:
+    return ".json".endswith(suffix) or suffix.endswith(".json")
+
+
+def _deletes_after(
+    rule: Mapping[str, Any], ours: Sequence[str], ends: Callable[[str], bool], storage_class: str
+) -> int | None:
+    """Return after how many days a rule deletes objects of ours; None: it doesn't.
+
+    Args:
+        rule: one of the bucket's.
+        ours: what their keys begin with.
+        ends: tells whether such a key may have this end.
+        storage_class: of new objects.
 
     All conditions of a rule must be met, and one that says no age is met at once
     (https://cloud.google.com/storage/docs/lifecycle#conditions).
     """
     condition = rule.get("condition", {})
-    if rule.get("action", {}).get("type") != "Delete" or not _meets_parts(condition, bucket):
+    if rule.get("action", {}).get("type") != "Delete" or not _meets(condition, ours, ends):
         return None
     classes = condition.get("matchesStorageClass")
     if classes and storage_class and storage_class not in classes:
@@ -86,18 +114,19 @@ def _deletes_after(rule: Mapping[str, Any], bucket: GcsBucket, storage_class: st
     return int(condition.get("age") or 0)
 
 
-def _meets_parts(condition: Mapping[str, Any], bucket: GcsBucket) -> bool:
-    """Tell whether a part may meet a condition some day, whatever its age and storage class."""
+def _meets(condition: Mapping[str, Any], ours: Sequence[str], ends: Callable[[str], bool]) -> bool:
+    """Tell whether an object of ours may meet a condition some day, whatever its age and storage
+    class.
+    """
     if condition.get("isLive") is False or any(condition.get(name) for name in _OF_NO_PART):
         return False
     before = condition.get("createdBefore")
     if before is not None and str(before) <= datetime.now(timezone.utc).date().isoformat():
         return False
-    ours = f"{(bucket.root / PARTS).key}/"
     prefixes = [str(each) for each in condition.get("matchesPrefix") or ()]
-    if prefixes and not any(ours.startswith(each) or each.startswith(ours) for each in prefixes):
+    if prefixes and not any(
+        key.startswith(each) or each.startswith(key) for each in prefixes for key in ours
+    ):
         return False
     suffixes = [str(each) for each in condition.get("matchesSuffix") or ()]
-    return not suffixes or any(
-        "/begun".endswith(each) or not each.strip("0123456789") for each in suffixes
-    )
+    return not suffixes or any(ends(each) for each in suffixes)

@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.files.driver.identity import NAME, make_folder_id
 from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.paths import HOME, MANIFESTS, PARTS, SPARK_METADATA, UPLOADS
+from onceforall.sinks.files.places.objects.paths import ObjectPath
 from onceforall.sinks.files.places.objects.records import MARK
 from onceforall.sinks.files.places.objects.store import Store, StoreError
 from onceforall.sinks.files.places.objects.tree import ObjectTree
+
+_log = logs.logger("onceforall.sinks.files")
 
 _PROBES = f"{HOME}/probes"
 
@@ -67,6 +71,29 @@ def check_spark_metadata(store: Store) -> None:
             "readers trust it, so they would silently not see what is written here. Write to "
             "another prefix."
         )
+
+
+def kept_for_ever(root: ObjectPath) -> list[str]:
+    """Return what the keys begin with that no rule of a lifecycle may ever delete: of the folder's
+    id, and of manifests.
+    """
+    return [f"{root.key}/{HOME}/{NAME}", f"{root.key}/{MANIFESTS}/"]
+
+
+def warn_of_expiry(root: ObjectPath, when: Sequence[str]) -> None:
+    """Warn of rules of a lifecycle that delete what ``kept_for_ever`` names.
+
+    Args:
+        root: the folder.
+        when: in words, of each such rule.
+    """
+    if when:
+        _log.warning(
+            "%s: a rule of the lifecycle of %s deletes objects below %s %s, and with them the "
+            "folder's id and manifests. Then readers fail, no batch is committed any more, and "
+            "nobody knows what was. Leave that prefix out of the rule.",
+            root, root.bucket, root / HOME, " and ".join(when),
+        )  # fmt: skip
 
 
 def _check_foreign(store: Store) -> None:

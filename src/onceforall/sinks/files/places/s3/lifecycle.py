@@ -1,12 +1,15 @@
-"""Rules of a bucket's lifecycle that abort incomplete uploads: they destroy what is prepared."""
+"""Rules of a bucket's lifecycle that abort incomplete uploads: they destroy what is prepared. And
+those that delete objects: they destroy what readers need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
+from onceforall.sinks.files.places.objects.checks import kept_for_ever, warn_of_expiry
 from onceforall.sinks.files.places.s3.bucket import Bucket, S3Error
 
 _log = logs.logger("onceforall.sinks.files")
@@ -17,7 +20,7 @@ _SAFE_DAYS = 7
 
 def check_lifecycle(bucket: Bucket) -> None:
     """Refuse a rule that would abort prepared uploads within a day, and warn of one within a
-    week.
+    week, and of each that would delete the folder's id or manifests some day.
     """
     try:
         rules = bucket.lifecycle()
@@ -34,6 +37,8 @@ def check_lifecycle(bucket: Bucket) -> None:
             bucket.root.bucket, error.code, _SAFE_DAYS,
         )  # fmt: skip
         return
+    kept = kept_for_ever(bucket.root)
+    warn_of_expiry(bucket.root, [when for rule in rules if (when := _deletes(rule, kept))])
     ages = [days for rule in rules if (days := _aborts_after(rule, bucket.root.key)) is not None]
     if not ages:
         return
@@ -59,9 +64,27 @@ def _aborts_after(rule: Mapping[str, Any], prefix: str) -> int | None:
     days = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
     if days is None or rule.get("Status") != "Enabled":
         return None
+    return int(days) if _is_for(rule, f"{prefix}/") else None
+
+
+def _deletes(rule: Mapping[str, Any], ours: Sequence[str]) -> str | None:
+    """Return when a rule deletes objects whose keys begin so; None: it doesn't. They have no
+    tags.
+    """
+    expiration, found = rule.get("Expiration", {}), rule.get("Filter") or {}
+    if rule.get("Status") != "Enabled" or "Tag" in found or (found.get("And") or {}).get("Tags"):
+        return None
+    if not any(_is_for(rule, each) for each in ours):
+        return None
+    if "Days" in expiration:
+        return f"after {expiration['Days']} days"
+    return f"on {str(expiration['Date'])[:10]}" if "Date" in expiration else None
+
+
+def _is_for(rule: Mapping[str, Any], ours: str) -> bool:
+    """Tell whether a rule is for keys that begin so, or for some of them."""
     found = rule.get("Filter") or {}
     chosen = str(
         found.get("Prefix") or (found.get("And") or {}).get("Prefix") or rule.get("Prefix") or ""
     )
-    ours = f"{prefix}/"
-    return int(days) if ours.startswith(chosen) or chosen.startswith(ours) else None
+    return ours.startswith(chosen) or chosen.startswith(ours)
