@@ -15,6 +15,7 @@ from onceforall.errors import (
 from onceforall.protocol.names import sink_code
 from onceforall.sink import StartInfo
 from onceforall.sinks.files.driver import manifest_writing
+from onceforall.sinks.files.manifests.chain import all_of
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 
@@ -130,6 +131,30 @@ def test_a_missing_manifest_is_noticed_and_named(tmp_path, name):
     (folder_of(tmp_path) / name).unlink()
     with pytest.raises(CorruptEntryError, match=f"{name}.*missing"):
         read_files(tmp_path)
+
+
+def test_a_missing_manifest_is_looked_for_twice_and_the_others_are_read_once(tmp_path, monkeypatch):
+    write(tmp_path, range(9))
+    (folder_of(tmp_path) / "6.json").unlink()
+    asked, read, listed = [], Tree.read, Tree.names
+
+    def reading(tree, file):
+        asked.append(file.name)
+        return read(tree, file)
+
+    def listing(tree, folder):
+        asked.append("the listing")
+        return listed(tree, folder)
+
+    monkeypatch.setattr(Tree, "read", reading)
+    monkeypatch.setattr(Tree, "names", listing)
+    (manifests,) = all_of(Tree(tmp_path))
+    asked.clear()
+    with pytest.raises(CorruptEntryError, match=r"6\.json.*missing"):
+        manifests.read()
+    assert asked.count("6.json") == 2
+    assert asked.count("5.json") == asked.count("7.json") == 1
+    assert asked.count("the listing") <= 3
 
 
 def test_a_missing_merged_manifest_is_noticed_where_only_merged_ones_come_after_it(

@@ -606,20 +606,22 @@ def test_a_batch_whose_folders_are_other_peoples_is_not_decided(tmp_path, monkey
 def test_a_name_that_cannot_be_asked_for_is_not_free(tmp_path, monkeypatch):
     sink = checked(tmp_path, partition_by=["p"])
     committable = prepared(sink, numbers(1, p=["a"]))
-    lstat, stat = os.lstat, os.stat
+    folder = tmp_path / "p=a"
+    folder.mkdir()
 
     def refusing(real):
-        def asked(path, *args, **named):
-            if str(path).endswith(("p=a", ".parquet")) and "staging" not in str(path):
+        def asked(path, *args, dir_fd=None, **named):
+            whole = str(path) if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}") + "/"
+            if whole.startswith(f"{folder}/"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-            return real(path, *args, **named)
+            return real(path, *args, dir_fd=dir_fd, **named)
 
         return asked
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "lstat", refusing(lstat))
-        patch.setattr(os, "stat", refusing(stat))
-        with pytest.raises(SinkUnavailableError, match="EIO"):
+        patch.setattr(os, "lstat", refusing(os.lstat))
+        patch.setattr(os, "stat", refusing(os.stat))
+        with pytest.raises(SinkUnavailableError, match=rf"{folder}/part-.*EIO"):
             sink.confirm([committable])
 
 

@@ -85,43 +85,54 @@ class Manifests:
                 or none of ours.
             OSError: the folder can't be read.
         """
+        known: dict[str, Manifest] = {}
+        before: tuple[Listing, str] | None = None
         for _ in range(_TRIES):
             listing = self.listing()
-            found = self._read_chain(listing)
-            if found is not None:
+            found = self._read_chain(listing, known)
+            if isinstance(found, list):
                 return found
-        raise self._vanishing()
+            if (listing, found) == before:
+                break  # nobody writes or deletes: it is missing for good
+            before = listing, found
+        raise self._vanishing(known)
 
-    def _read_chain(self, listing: Listing) -> list[BatchFiles] | None:
-        """Return the batches, or None when something was written or deleted meanwhile, so that
-        the folder must be listed again.
+    def _read_chain(self, listing: Listing, known: dict[str, Manifest]) -> list[BatchFiles] | str:
+        """Return the batches, or the name at which the chain ends when something was written or
+        deleted meanwhile, so that the folder must be listed again.
+
+        Args:
+            listing: of the folder.
+            known: manifests that were read, by their names; those that are read come to them.
         """
         found: list[BatchFiles] = []
         at = -1
         if listing.marked and not listing.lists(listing.end) and not self.has_name(listing.end):
-            return None
+            return name_of(listing.end)
         for link in listing.chain():
+            name = name_of(link)
             try:
-                manifest = self.read_link(link)
-                between = self._not_listed(manifest.after, at)
+                manifest = self._read_once(name, known)
+                between: list[BatchFiles] = []
+                batch = manifest.after
+                while batch > at:  # no listing has shown these: they are read by the names they say
+                    name = name_of(batch)
+                    one = self._read_once(name, known)
+                    between[:0] = one.batches
+                    batch = one.after
             except FileNotFoundError:
-                return None
-            if between is None:
-                return None
+                return name
+            if batch != at:
+                return name
             found += [*between, *manifest.batches]
             at = manifest.upto
-        return found if at == listing.end else None
+        return found if at == listing.end else name_of(listing.end)
 
-    def _not_listed(self, batch: int, at: int) -> list[BatchFiles] | None:
-        """Return the batches above ``at`` up to this one, which no listing has shown, by the
-        names that they say; None when they lead elsewhere.
-        """
-        found: list[BatchFiles] = []
-        while batch > at:
-            manifest = self._read(name_of(batch))
-            found[:0] = manifest.batches
-            batch = manifest.after
-        return found if batch == at else None
+    def _read_once(self, name: str, known: dict[str, Manifest]) -> Manifest:
+        """Read a manifest that is not known yet: none is ever changed."""
+        if name not in known:
+            known[name] = self._read(name)
+        return known[name]
 
     def read_link(self, link: tuple[int, int] | int) -> Manifest:
         """Read one manifest by what its name says; the errors are those of ``decode``, and
@@ -165,12 +176,14 @@ class Manifests:
             )
         return manifest
 
-    def _vanishing(self) -> CorruptEntryError:
+    def _vanishing(self, known: dict[str, Manifest] | None = None) -> CorruptEntryError:
+        """Return what is wrong with the chain; ``known``: manifests that were read."""
         listing = self.listing()
+        known = {} if known is None else known
         at = -1
         for link in listing.chain():
             with contextlib.suppress(FileNotFoundError):
-                manifest = self.read_link(link)
+                manifest = self._read_once(name_of(link), known)
                 if manifest.after < at:
                     return corrupt(
                         self.path_of(link),
