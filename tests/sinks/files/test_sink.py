@@ -611,7 +611,9 @@ def test_a_name_that_cannot_be_asked_for_is_not_free(tmp_path, monkeypatch):
 
     def refusing(real):
         def asked(path, *args, dir_fd=None, **named):
-            whole = str(path) if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}") + "/"
+            whole = (
+                str(path) if dir_fd is None else f"{Path(f'/proc/self/fd/{dir_fd}').readlink()}/"
+            )
             if whole.startswith(f"{folder}/"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
             return real(path, *args, dir_fd=dir_fd, **named)

@@ -80,8 +80,9 @@ class S3Source:
         from onceforall.sinks.files.places.objects.tree import ObjectTree
 
         self.root = target.root
-        self.tree = ObjectTree(target.bucket())
-        self._settings = self.tree.store.settings
+        self._bucket = target.bucket()
+        self.tree = ObjectTree(self._bucket)
+        self._settings = self._bucket.settings
         self._files: Any = None
 
     def in_arrow(self, file: DataFile) -> tuple[str, Any]:
@@ -104,11 +105,17 @@ class S3Source:
         if self._files is None:
             given = self._settings
             endpoint = urlsplit(given["endpoint"]) if "endpoint" in given else None
+            if endpoint is not None and endpoint.path.strip("/"):
+                raise UnsupportedQueryError(
+                    f"pyarrow can't read from {given['endpoint']}: it knows no endpoint with a "
+                    "path. Read with to_spark, or give an endpoint of this store without one."
+                )
             options = {
                 "access_key": given.get("access_key_id"),
                 "secret_key": given.get("secret_access_key"),
                 "session_token": given.get("session_token"),
-                "region": given.get("region"),
+                # boto3 finds the bucket's by itself, and pyarrow doesn't.
+                "region": given.get("region") or self._bucket.region(),
                 "endpoint_override": None if endpoint is None else endpoint.netloc,
                 "scheme": None if endpoint is None else endpoint.scheme,
                 "force_virtual_addressing": given.get("virtual_hosted_style_request") == "true",
@@ -151,8 +158,18 @@ class AzureSource:
         if self._files is None:
             given = self.tree.store.settings
             account, endpoint = given["account_name"], urlsplit(given["endpoint"])
-            # Of an emulator the account is in the path, which pyarrow puts there by itself.
-            place = endpoint.netloc.removeprefix(account)
+            in_path = endpoint.path.strip("/")
+            if endpoint.netloc.startswith(f"{account}.") and not in_path:
+                place = endpoint.netloc.removeprefix(account)
+            elif in_path == account:
+                # As of an emulator; pyarrow puts it there by itself.
+                place = endpoint.netloc
+            else:
+                raise UnsupportedQueryError(
+                    f"pyarrow can't read from {given['endpoint']}: it knows only endpoints that "
+                    f"begin with the account, such as https://{account}.blob.core.windows.net, or "
+                    "have it as their path. Read with to_spark, or give such an endpoint."
+                )
             credential = {
                 name: given[name] for name in ("account_key", "sas_token") if name in given
             } or credential_of_environment()

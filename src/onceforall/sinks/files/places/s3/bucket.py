@@ -355,6 +355,20 @@ class Bucket:
                 "UploadIdMarker": answer["NextUploadIdMarker"],
             }
 
+    def region(self) -> str | None:
+        """Return the bucket's region, as the store tells it also where it refuses; else that in
+        which requests are signed; None: there is none.
+        """
+        from botocore.exceptions import ClientError
+
+        with self._explained("ask for the region of", ObjectPath(self.root.bucket)):
+            try:
+                answer = self._client.head_bucket(Bucket=self._name)
+            except ClientError as error:
+                answer = error.response
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        return headers.get("x-amz-bucket-region") or self._client.meta.region_name
+
     def lifecycle(self) -> list[Mapping[str, Any]]:
         """Return the rules of the bucket's lifecycle."""
         here = ObjectPath(self.root.bucket)
