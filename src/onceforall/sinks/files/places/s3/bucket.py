@@ -367,7 +367,8 @@ class Bucket:
             except ClientError as error:
                 answer = error.response
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        return headers.get("x-amz-bucket-region") or self._client.meta.region_name
+        found: str | None = headers.get("x-amz-bucket-region") or self._client.meta.region_name
+        return found
 
     def lifecycle(self) -> list[Mapping[str, Any]]:
         """Return the rules of the bucket's lifecycle."""
