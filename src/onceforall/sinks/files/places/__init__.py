@@ -34,6 +34,9 @@ AnyPath: TypeAlias = Any
 """A ``pathlib.Path``, or what has as much of its interface as is used here: ``/``, ``name``,
 ``parent``, ``parents`` and its text."""
 
+USABLE_KEPT = 10_000
+"""Of so many folders a place remembers that files can go there; then it looks again."""
+
 
 def taken(target: AnyPath) -> str:
     """Return what is said before a decision of a file in a target's place."""

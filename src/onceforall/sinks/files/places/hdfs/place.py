@@ -16,7 +16,7 @@ from onceforall.sinks.files.driver.identity import NAME, make_folder_id
 from onceforall.sinks.files.driver.staged_files import StagedFiles
 from onceforall.sinks.files.folders import PlaceError, explained, is_temporary
 from onceforall.sinks.files.paths import HOME, MANIFESTS, SPARK_METADATA, STAGING
-from onceforall.sinks.files.places import taken
+from onceforall.sinks.files.places import USABLE_KEPT, taken
 from onceforall.sinks.files.places.hdfs.paths import HdfsPath
 from onceforall.sinks.files.places.hdfs.tree import HdfsTree
 
@@ -167,6 +167,8 @@ class HdfsPlace:
                     f"{folder} is no folder, but files must go below it. Move it away."
                 )
         targets = {self.root / folder for folder in folders}
+        if len(self._usable) > USABLE_KEPT:
+            self._usable.clear()  # Partitions of days go by, and memory stays.
         for folder in sorted({manifests, *targets} - self._usable):
             self._make_usable(folder)
             self._usable.add(folder)

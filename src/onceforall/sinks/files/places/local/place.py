@@ -23,6 +23,7 @@ from onceforall.sinks.files.driver.start_checks import (
     check_spark_metadata,
 )
 from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
+from onceforall.sinks.files.places import USABLE_KEPT
 from onceforall.sinks.files.places.local.confirming import confirm, make_usable
 from onceforall.sinks.files.tree import Tree
 
@@ -71,6 +72,8 @@ class LocalPlace:
         """
         confirm(self.tree, staged)
         folders = {self.root / file.folder for each in staged for file in each.files}
+        if len(self._usable) > USABLE_KEPT:
+            self._usable.clear()  # Partitions of days go by, and memory stays.
         for folder in sorted({manifests, *folders} - self._usable):
             make_usable(self.tree, folder)
             self._usable.add(folder)
