@@ -6,9 +6,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from onceforall.errors import RefusedRecordError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    RefusedRecordError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres import PostgresSink
+from onceforall.sinks.postgres import PostgresSink, merging
 from support.postgres_sink import KEYED, Query, make_role, prepared, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
@@ -135,6 +140,47 @@ def test_a_row_that_refers_to_one_of_another_task_needs_the_mode_staged(database
     with pytest.raises(RefusedRecordError, match="Use mode='staged'"):
         query.write(0, row(2, 1), partition=1)
     query.sink.abort([first])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param("", id="there"),
+        pytest.param(
+            "ALTER TABLE t DROP CONSTRAINT t_pkey; CREATE UNIQUE INDEX t_pkey_ccnew ON t (id);",
+            id="gone since",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_violation_of_the_keys_own_index_is_no_rows_fault(database, monkeypatch, mode, before):
+    """As one that ``REINDEX CONCURRENTLY`` builds, where another session writes the same key."""
+    query, merge, tries = Query(database, KEYED, key="id", mode=mode), merging.merge, []
+
+    def fail_once(connection, *arguments, **options):
+        tries.append(arguments)
+        if len(tries) == 1:
+            connection.execute(f"{before} INSERT INTO t VALUES (1, 'one'), (1, 'other')")
+        merge(connection, *arguments, **options)
+
+    monkeypatch.setattr(merging, "merge", fail_once)
+    if mode == "prepared":
+        # Spark runs the task again.
+        with pytest.raises(AttemptFailedError, match="the same key at that moment"):
+            query.write(0, rows(1, 2))
+    query.commit(0, query.prepare(0, rows(1, 2)))
+    assert len(tries) == 2
+    assert query.ids() == [1, 2]
+
+
+def test_a_violation_of_another_unique_index_is_a_rows_fault(database):
+    query = Query(database, KEYED, key="id", retry_for_s=2)
+    query.execute("CREATE UNIQUE INDEX other ON t (v)")
+    query.execute("INSERT INTO t VALUES (7, 'taken')")
+    committable = query.write(0, rows(1, v="taken"))
+    with pytest.raises(RefusedRecordError, match="constraint other.*The first such row: id='1'"):
+        query.sink.confirm([committable])
+    query.sink.abort([committable])
 
 
 @pytest.mark.parametrize("name", ["unique", "deferred foreign key", "check", "index row"])

@@ -9,6 +9,10 @@ trigger's exception.
 
 Not promised: a row, where the constraint is one between rows of the batch (a row that refers to a
 later one); then the server's words must do.
+
+One violation is no row's fault: ``INSERT ... ON CONFLICT (key)`` judges by the valid indexes on the
+key, and fails on one that ``REINDEX CONCURRENTLY`` builds, or has just swapped, where two sessions
+write the same new key. The same rows are taken at the next try.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections.abc import Sequence
 import psycopg
 from psycopg import sql
 
-from onceforall.errors import RefusedRecordError
+from onceforall.errors import RefusedRecordError, SinkUnavailableError
 from onceforall.sinks.postgres import deferred, merging
 from onceforall.sinks.postgres.merging import Target
 from onceforall.sinks.postgres.staging import Staged
@@ -65,8 +69,9 @@ _OF_ITS_OWN = (
 
 def refused(
     connection: Connection, error: psycopg.Error, target: Target, staged: Sequence[Staged]
-) -> RefusedRecordError:
-    """Return the error that names the first offending row.
+) -> RefusedRecordError | SinkUnavailableError:
+    """Return the error that names the first offending row; where no row is to blame, one that says
+    that it is worth another try.
 
     Args:
         connection: in a transaction in which the rows are staged and not applied; it is left as it
@@ -82,6 +87,13 @@ def refused(
             if error.sqlstate == "21000" and target.key:
                 merging.refuse_doubled_keys(connection, target, staged)
             found = _first(connection, target, staged)
+            if _is_of_the_key(connection, error, target, is_found=found is not None):
+                return SinkUnavailableError(
+                    f"The table {target.schema}.{target.table} could not take the batch: another "
+                    "session wrote the same key at that moment, and PostgreSQL judged by an index "
+                    f"that is being built, or was just replaced. It says: {words(error)}. It is "
+                    "tried again."
+                )
             if found is not None and _same(found[1], error):
                 row, error = found
             if _refers_to_itself(connection, target, error):
@@ -93,6 +105,29 @@ def refused(
     except psycopg.Error:  # a time-out, a lost connection: the first words must do
         pass
     return RefusedRecordError(_message(error, target, row, remedy))
+
+
+def _is_of_the_key(
+    connection: Connection, error: psycopg.Error, target: Target, *, is_found: bool
+) -> bool:
+    """Tell whether a unique index on just the key's columns was violated, valid or not, which
+    ``ON CONFLICT`` should have seen to; or one that is gone by now, where all rows are taken.
+    """
+    if error.sqlstate != psycopg.errors.UniqueViolation.sqlstate or not target.key:
+        return False
+    query = (
+        "SELECT pg_catalog.array_agg(a.attname::pg_catalog.text) FROM pg_catalog.pg_index i "
+        "JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.indexrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND "
+        "a.attnum OPERATOR(pg_catalog.=) ANY "
+        "((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts OPERATOR(pg_catalog.-) 1]) "
+        "WHERE c.relname OPERATOR(pg_catalog.=) %s AND n.nspname OPERATOR(pg_catalog.=) %s "
+        "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid"
+    )
+    said = error.diag
+    row = connection.execute(query, [said.constraint_name, said.schema_name]).fetchone()
+    return not is_found if row is None else set(row[0]) == set(target.key)
 
 
 def _refers_to_itself(connection: Connection, target: Target, error: psycopg.Error) -> bool:
