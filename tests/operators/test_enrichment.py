@@ -51,7 +51,13 @@ class Job:
         frame = self.events.stream(2)
         if way == "as_of":
             return enrich(
-                frame, self.lookup("history", valid_from="since"), "key", as_of="at", status="found"
+                frame,
+                self.lookup("history", valid_from="since"),
+                "key",
+                as_of="at",
+                status="found",
+                # A worker that is used again would remember what was there before ``rename``.
+                cache_for_s=0,
             )
         return enrich(
             frame, self.lookup(), "key", pin=way == "pinned", status="found", cache_for_s=0
