@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from onceforall.errors import SchemaError
 from onceforall.sink import TwoPhaseCommitSink
 from onceforall.task.projections import Projections
 
@@ -69,12 +70,13 @@ def _by_values(
 def is_one_group(
     frame: DataFrame, sinks: Mapping[str, TwoPhaseCommitSink], projections: Projections
 ) -> bool:
-    """Tell whether one job can write a frame to all sinks.
-
-    Raises:
-        SchemaError: a sink can't write such rows.
+    """Tell whether one job can write a frame to all sinks; not where one can't write such rows,
+    which the write itself says.
     """
-    return len(groups_of([(name, frame) for name in sinks], sinks, frame, projections)) == 1
+    try:
+        return len(groups_of([(name, frame) for name in sinks], sinks, frame, projections)) == 1
+    except SchemaError:
+        return False
 
 
 def written_often(groups: Sequence[JobGroup], batch: DataFrame) -> list[DataFrame]:
