@@ -15,6 +15,7 @@ from onceforall.errors import (
 from onceforall.protocol.names import sink_code
 from onceforall.sink import StartInfo
 from onceforall.sinks.files.driver import manifest_writing
+from onceforall.sinks.files.manifests import chain
 from onceforall.sinks.files.manifests.chain import all_of
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
@@ -133,7 +134,26 @@ def test_a_missing_manifest_is_noticed_and_named(tmp_path, name):
         read_files(tmp_path)
 
 
+def test_a_manifest_that_a_file_system_shows_late_is_waited_for(tmp_path, monkeypatch):
+    """As a network file system, whose listings and lookups may be some seconds old."""
+    write(tmp_path, range(9))
+    late, read = ["6.json"] * 4, Tree.read
+
+    def reading(tree, file):
+        if file.name in late:
+            late.pop()
+            raise FileNotFoundError(2, "not here yet", str(file))
+        return read(tree, file)
+
+    monkeypatch.setattr(Tree, "read", reading)
+    monkeypatch.setattr(chain, "_PAUSE_S", 0)
+    (manifests,) = all_of(Tree(tmp_path))
+    assert [each.batch for each in manifests.read()] == list(range(9))
+    assert late == []
+
+
 def test_a_missing_manifest_is_looked_for_twice_and_the_others_are_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(chain, "_UNCHANGED_S", 0)
     write(tmp_path, range(9))
     (folder_of(tmp_path) / "6.json").unlink()
     asked, read, listed = [], Tree.read, Tree.names

@@ -13,7 +13,7 @@ from onceforall.errors import (
     SinkUnavailableError,
 )
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres import PostgresSink, merging
+from onceforall.sinks.postgres import PostgresSink, merging, refusals
 from support.postgres_sink import KEYED, Query, make_role, prepared, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
@@ -171,6 +171,50 @@ def test_a_violation_of_the_keys_own_index_is_no_rows_fault(database, monkeypatc
     query.commit(0, query.prepare(0, rows(1, 2)))
     assert len(tries) == 2
     assert query.ids() == [1, 2]
+
+
+def test_a_row_that_an_index_of_the_key_still_refuses_while_it_is_built_is_tried_again(
+    database, monkeypatch
+):
+    query, merge, first = Query(database, KEYED, key="id"), merging.merge, refusals._first
+    query.execute("CREATE UNIQUE INDEX t_pkey_ccnew ON t (id)")
+    query.execute(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 't_pkey_ccnew'::regclass"
+    )
+    tries = []
+
+    def fail_once(connection, *arguments, **options):
+        tries.append(arguments)
+        if len(tries) == 1:
+            connection.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+            connection.execute("INSERT INTO t VALUES (1, 'one'), (1, 'other')")
+        merge(connection, *arguments, **options)
+
+    def still_refused(*arguments):
+        assert first(*arguments) is None
+        return "id='1'", psycopg.errors.UniqueViolation()
+
+    monkeypatch.setattr(merging, "merge", fail_once)
+    monkeypatch.setattr(refusals, "_first", still_refused)
+    query.commit(0, query.prepare(0, rows(1, 2)))
+    assert len(tries) == 2
+    assert query.ids() == [1, 2]
+
+
+def test_a_trigger_that_violates_the_key_each_time_refuses_the_row(database):
+    query = Query(
+        database,
+        f"""{KEYED}; CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF pg_trigger_depth() = 1 THEN INSERT INTO t VALUES (NEW.id, 'again'); END IF;
+        RETURN NULL; END $$;
+        CREATE TRIGGER again AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION again()""",
+        key="id",
+        retry_for_s=2,
+    )
+    committable = query.write(0, rows(1, 2))
+    with pytest.raises(RefusedRecordError, match="constraint t_pkey.*The first such row: id='1'"):
+        query.sink.confirm([committable])
+    query.sink.abort([committable])
 
 
 def test_a_violation_of_another_unique_index_is_a_rows_fault(database):

@@ -87,7 +87,7 @@ def refused(
             if error.sqlstate == "21000" and target.key:
                 merging.refuse_doubled_keys(connection, target, staged)
             found = _first(connection, target, staged)
-            if _is_of_the_key(connection, error, target, is_found=found is not None):
+            if _is_no_rows_fault(connection, error, target, is_found=found is not None):
                 return SinkUnavailableError(
                     f"The table {target.schema}.{target.table} could not take the batch: another "
                     "session wrote the same key at that moment, and PostgreSQL judged by an index "
@@ -107,14 +107,19 @@ def refused(
     return RefusedRecordError(_message(error, target, row, remedy))
 
 
-def _is_of_the_key(
+def _is_no_rows_fault(
     connection: Connection, error: psycopg.Error, target: Target, *, is_found: bool
 ) -> bool:
-    """Tell whether a unique index on just the key's columns was violated, valid or not, which
-    ``ON CONFLICT`` should have seen to; or one that is gone by now, where all rows are taken.
+    """Tell whether another session's row was in the way, and is worth another try.
+
+    A unique index was violated, and all rows are taken now; or one of them is not yet, by an index
+    on just the key's columns that is being built. A valid one is violated only by what goes round
+    ``ON CONFLICT``, such as a trigger.
     """
     if error.sqlstate != psycopg.errors.UniqueViolation.sqlstate or not target.key:
         return False
+    if not is_found:
+        return True
     query = (
         "SELECT pg_catalog.array_agg(a.attname::pg_catalog.text) FROM pg_catalog.pg_index i "
         "JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.indexrelid "
@@ -123,11 +128,11 @@ def _is_of_the_key(
         "a.attnum OPERATOR(pg_catalog.=) ANY "
         "((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts OPERATOR(pg_catalog.-) 1]) "
         "WHERE c.relname OPERATOR(pg_catalog.=) %s AND n.nspname OPERATOR(pg_catalog.=) %s "
-        "AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid"
+        "AND NOT i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid"
     )
     said = error.diag
     row = connection.execute(query, [said.constraint_name, said.schema_name]).fetchone()
-    return not is_found if row is None else set(row[0]) == set(target.key)
+    return row is not None and set(row[0]) == set(target.key)
 
 
 def _refers_to_itself(connection: Connection, target: Target, error: psycopg.Error) -> bool:

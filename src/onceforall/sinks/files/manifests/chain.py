@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable
 
 from onceforall.errors import CorruptEntryError
@@ -25,6 +26,9 @@ from onceforall.sinks.files.paths import MANIFESTS
 from onceforall.sinks.files.places import AnyPath, Files
 
 _TRIES = 200
+_UNCHANGED_S, _PAUSE_S = 5.0, 0.25
+"""A manifest is missing when listing after listing has shown the same for so long: a network file
+system may list a folder as it was a while ago, and a merge may be under way."""
 
 
 class Manifests:
@@ -87,14 +91,18 @@ class Manifests:
         """
         known: dict[str, Manifest] = {}
         before: tuple[Listing, str] | None = None
+        since = 0.0
         for _ in range(_TRIES):
             listing = self.listing()
             found = self._read_chain(listing, known)
             if isinstance(found, list):
                 return found
-            if (listing, found) == before:
-                break  # nobody writes or deletes: it is missing for good
-            before = listing, found
+            if (listing, found) != before:
+                before, since = (listing, found), time.monotonic()
+            elif time.monotonic() - since >= _UNCHANGED_S:
+                break
+            else:
+                time.sleep(_PAUSE_S)
         raise self._vanishing(known)
 
     def _read_chain(self, listing: Listing, known: dict[str, Manifest]) -> list[BatchFiles] | str:
