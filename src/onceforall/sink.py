@@ -119,7 +119,9 @@ has.
   again until there is one; sweeps and aborts are made later
 
 Any other exception counts as ``AttemptFailedError`` before the decision, and as
-``SinkUnavailableError`` after it. No message shows a secret.
+``SinkUnavailableError`` after it; so do ``SystemExit``, asyncio's ``CancelledError`` and a
+``BaseExceptionGroup``. What else is no ``Exception`` ends the run where it is raised after the
+decision: the next start asks the sink again. No message shows a secret.
 
 What a system can no longer commit though it was decided, because it forgot or aborted it by itself,
 ``commit`` reports as *lost* if there is proof, and as *in doubt* if there is none. The lost is

@@ -574,6 +574,47 @@ def test_whether_a_chain_is_sealed_is_asked_again_where_its_last_entry_is_listed
     assert lying.times == 0
 
 
+@pytest.mark.parametrize("content", [b"{}", b"", None], ids=["JSON", "empty", "a copy"])
+@pytest.mark.parametrize("looks", [True, False], ids=["who looks", "who starts"])
+def test_a_file_that_somebody_left_with_the_number_of_a_day_is_named_at_once(store, content, looks):
+    """Not after a read of each of the millions of entries that would have to stand before it."""
+    run_batches(store, [0, 1])
+    stray = "chains/00000000/20261130.json"
+    store.contents[stray] = store.contents[entry_key(0, 4)] if content is None else content
+    read: list[str] = []
+
+    class Counts(Wrapped):
+        def read(self, key):
+            read.append(key)
+            assert len(read) < 100
+            return super().read(key)
+
+    counted = Counts(store)
+    with pytest.raises(CommitLogError, match=stray):
+        open_log(counted).look() if looks else start(counted)
+    assert store.contents[stray] is not None
+
+
+def test_a_number_with_more_zeros_than_an_entry_has_is_nobodys(store):
+    """It would count as an entry that stands elsewhere, or twice."""
+    run_batches(store, [0, 1])
+    for name in ("000000002.json", "000000007.json"):
+        store.contents[f"chains/00000000/{name}"] = b"{}"
+    assert open_log(store).look().decided.commit.batch == 1
+    assert start(store) is not None
+
+
+def test_an_entry_that_is_gone_is_named_with_the_one_that_stands_behind_it(store):
+    run_batches(store, [0, 1])
+    del store.contents[entry_key(0, 3)]
+    with pytest.raises(
+        CorruptEntryError,
+        match=r"00000003\.json is missing, though its chain goes on behind it, at "
+        r"chains/00000000/00000004\.json: an entry is lost",
+    ):
+        open_log(store).look()
+
+
 def test_a_missing_chain_is_named(store):
     for _ in range(3):
         open_log(store).claim(CLAIM)

@@ -7,7 +7,7 @@ import pytest
 
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import AttemptFailedError
-from onceforall.protocol.decisions import RunWrites
+from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.sink import Capabilities
 from onceforall.task.write_task import WriteTask
 
@@ -110,6 +110,35 @@ def test_confirm_is_given_what_the_log_knows_of_the_batch_before(after, places, 
     expected = [{"name": f"t{n}", "task": [0, n]} for n in range(3)]
     assert given == [{**expected[0], **first}, *({**c, **others} for c in expected[1:])]
     assert prepared.committables == {"out": tuple(given)}
+
+
+class Unheard(BaseException):
+    """As the time-out of some libraries: no Exception, and nothing that ends a process."""
+
+
+@pytest.mark.parametrize("batch_is", ["new", "kept", "looked at"])
+def test_what_is_no_exception_fails_the_attempt_wherever_a_sink_raises_it(batch_is):
+    """Else nobody would abort what the others have prepared until the next start."""
+
+    def timed_out(*_):
+        raise Unheard("no answer")
+
+    written = writer(Sink(timed_out))
+    written._call_and_write = lambda _: None
+    written._write_kept = lambda _: None
+    if batch_is == "looked at":
+        written._digests = timed_out
+        attempt, decision = written.digest, TakeDigests(3, 1, {})
+    elif batch_is == "kept":
+        attempt, decision = written.write_kept, WriteKept(3, 1, 0, {})
+    else:
+        attempt, decision = written.write, RunWrites(3, 1, {})
+        # What it has prepared is forgotten at its beginning.
+        written._call_and_write = lambda _: written._results.extend(writer(Sink())._results)
+        written._digests = dict
+    with pytest.raises(RuntimeError, match="Unheard: no answer was raised in an attempt") as raised:
+        attempt(decision)
+    assert type(raised.value.__cause__) is Unheard
 
 
 @pytest.mark.parametrize(

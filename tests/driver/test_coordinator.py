@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 from asyncio import CancelledError
 from dataclasses import astuple, replace
@@ -779,6 +780,11 @@ def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(err
         (UnreadableError, "its text can't be read: AttributeError"),
         (CancelledError, "CancelledError"),
         (SystemExit, "SystemExit"),
+        pytest.param(
+            lambda: BaseExceptionGroup("two calls", [CancelledError()]),  # noqa: F821
+            "two calls",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no groups"),
+        ),
     ],
 )
 def test_an_error_of_an_odd_kind_holds_up_no_step_of_the_protocol(caplog, error, told):

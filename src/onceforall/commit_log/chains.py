@@ -21,7 +21,7 @@ a newer one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from onceforall.commit_log.envelope import RESTORE, Envelope, decode
@@ -31,7 +31,7 @@ from onceforall.protocol.entries import Claim, Commit, Entry, Seal
 
 __all__ = ["Chains", "End", "entry_key", "leading", "sealed_key"]
 
-_ENTRY_NAME = re.compile(r"([0-9]{8,})\.json", re.ASCII)
+_ENTRY_NAME = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.json", re.ASCII)
 
 _LOOKS = 3
 """So often a chain is looked at whose last entry was listed and is gone when it is read."""
@@ -77,6 +77,14 @@ def leading(predicate: Callable[[int], bool], limit: int | None = None) -> int:
         else:
             high = middle
     return low
+
+
+def _gaps(indexes: list[int]) -> Iterator[int]:
+    """Yield, one after the other, the numbers from 0 on that are missing in an ascending list."""
+    expected = 0
+    for index in indexes:
+        yield from range(expected, index)
+        expected = index + 1
 
 
 class Chains:
@@ -196,32 +204,30 @@ class Chains:
                 missing before another one.
             CommitLogError: an entry follows a SEAL.
         """
-        for _ in range(_LOOKS):
+        for look in range(1, _LOOKS + 1):
             found, lost, listed = self._looked_back(generation)
-            if not lost:
+            if lost is None:
                 return found
-            if self._goes_on_behind(generation, min(lost), listed):
-                break
-        raise self._missing(generation, lost[0])
+            behind = self._goes_on_at(generation, lost, listed)
+            if behind is not None or look == _LOOKS:
+                raise self._missing(generation, lost, behind)
+        raise AssertionError
 
     def _looked_back(
         self, generation: int
-    ) -> tuple[list[tuple[int, Entry]] | End, list[int], list[int]]:
-        """Return what ``since_last_commit`` does, the indexes of entries that were not there, and
-        those that were listed.
+    ) -> tuple[list[tuple[int, Entry]] | End, int | None, list[int]]:
+        """Return what ``since_last_commit`` does, the first index of an entry that was not there,
+        if any, and those that were listed.
         """
         listed = self._listed(generation)
         last = listed[-1] if listed else 0
-        lost = [
-            index
-            for index in sorted(set(range(last + 1)).difference(listed))
-            if not self.exists(generation, index)
-        ]
+        # The first alone: where somebody left a file whose name is a day, it is one of millions.
+        lost = next((i for i in _gaps(listed) if not self.exists(generation, i)), None)
         backward: list[tuple[int, Entry]] = []
         for index in range(last, -1, -1):
             envelope = self.read(generation, index)
             if envelope is None:
-                lost.append(index)
+                lost = index if lost is None else min(lost, index)
                 break
             backward.append((index, envelope.entry))
             # One more than the COMMIT, to see that this is no SEAL.
@@ -230,18 +236,19 @@ class Chains:
         forward = self._forward(generation, last + 1)
         marked = self.marked_end(generation)
         if marked is not None:
-            return marked, [], listed
-        if lost:
+            return marked, None, listed
+        if lost is not None:
             return [], lost, listed
         entries = [*reversed(backward), *forward]
-        return self._with_nothing_behind_a_seal(generation, entries), [], listed
+        return self._with_nothing_behind_a_seal(generation, entries), None, listed
 
-    def _goes_on_behind(self, generation: int, index: int, listed: list[int]) -> bool:
-        """Tell whether a chain has an entry behind one that isn't there. Where it has none, the
+    def _goes_on_at(self, generation: int, index: int, listed: list[int]) -> int | None:
+        """Return where a chain has an entry behind one that isn't there. Where it has none, the
         last one was listed, and went before it was read: with the power of the store's machine,
         for it was not durable yet.
         """
-        return any(self.exists(generation, each) for each in listed if each > index)
+        behind = (each for each in listed if each > index and self.exists(generation, each))
+        return next(behind, None)
 
     def remaining(self, generation: int) -> list[tuple[int, Entry]]:
         """Return the entries of a chain, for people and tools: gaps where a cleaner was; a lagging
@@ -256,8 +263,9 @@ class Chains:
         forward = self._forward(generation, 0)
         end = self.marked_end(generation)
         if end is None:
-            if self._goes_on_behind(generation, len(forward), listed):
-                raise self._missing(generation, len(forward))
+            behind = self._goes_on_at(generation, len(forward), listed)
+            if behind is not None:
+                raise self._missing(generation, len(forward), behind)
             return self._with_nothing_behind_a_seal(generation, forward)
         envelopes = (self.read(generation, index) for index in listed if index < end.index)
         below = [
@@ -290,10 +298,11 @@ class Chains:
         )
         return sorted(int(match[1]) for match in matches if match is not None)
 
-    def _missing(self, generation: int, index: int) -> CorruptEntryError:
+    def _missing(self, generation: int, index: int, behind: int | None = None) -> CorruptEntryError:
+        at = "" if behind is None else f", at {entry_key(generation, behind)}"
         return CorruptEntryError(
-            f"{self.describe(generation, index)} is missing, though its chain goes on behind it: "
-            f"an entry is lost. {RESTORE}"
+            f"{self.describe(generation, index)} is missing, though its chain goes on behind "
+            f"it{at}: an entry is lost. {RESTORE}"
         )
 
     def _with_nothing_behind_a_seal(

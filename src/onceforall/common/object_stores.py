@@ -41,6 +41,7 @@ Spark's settings aren't seen through Spark Connect from Spark 4.3 on)"""
 _NOT_ALLOWED = """\
 The key may not do that. Grant it GetObject, PutObject, DeleteObject and ListBucket, and let the \
 policy allow If-None-Match"""
+_METADATA = "169.254.169.254"
 _REMEDIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     # What to do, and the words by which it is known, in lower case; the first that fits.
     ("There is no such bucket. Create it, or mend the URL", ("nosuchbucket",)),
@@ -52,7 +53,7 @@ _REMEDIES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         _NO_KEYS,
         # The address at which a cloud's machines ask for theirs.
-        ("169.254.169.254", "credential", "unauthenticated", "401 unauthorized"),
+        (_METADATA, "credential", "unauthenticated", "401 unauthorized"),
     ),
     (_NOT_ALLOWED, ("accessdenied", "403 forbidden", "permission")),
     (
@@ -60,12 +61,24 @@ _REMEDIES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("moved permanently", "authorizationheadermalformed", "permanentredirect"),
     ),
     (_NO_CONDITION, ("notimplemented", "not implemented")),
-    ("The store is overloaded. Wait, or lower its load", ("slowdown", "503", "429")),
+    (
+        "The store is overloaded. Wait, or lower its load",
+        ("slowdown", "status code: 503", "status code: 429"),
+    ),
     (
         "The store doesn't answer. Mend the network or the endpoint",
         ("dns", "timed out", "timeout", "error sending request"),
     ),
 )
+
+
+_REPEATED = (
+    re.compile(rf"https?://(?!{re.escape(_METADATA)})\S+(?: in [\d.]+\w+)?"),
+    re.compile(r"\b(?:at location|for path) .*?(?=: Error performing|$)", re.MULTILINE),
+    re.compile(r"<(?!Code>|Message>|Error>)(\w+)>[^<]*</\1>"),
+)
+"""What an error repeats of the question: the URL and how long it took, the key, and what of an
+answer is no code and no message."""
 
 
 def obstore_module() -> Any:
@@ -162,13 +175,22 @@ def _is_url(text: str) -> bool:
 
 def names_the_bucket(error: BaseException) -> bool:
     """Tell whether what isn't there is the bucket."""
-    return "nosuchbucket" in str(error).lower()
+    return "nosuchbucket" in _own_words(str(error))
 
 
 def is_absent(error: BaseException) -> bool:
     """Tell whether a store says in its own words that an object isn't there."""
-    said = str(error).lower()
+    said = _own_words(str(error))
     return any(word in said for word in ("nosuchkey", "blobnotfound"))
+
+
+def _own_words(said: str) -> str:
+    """Return in lower case what a store and its client say, without what they only repeat: a
+    bucket may be called "credentials", and a request take 503 ms.
+    """
+    for repeated in _REPEATED:
+        said = repeated.sub(" ", said)
+    return said.lower()
 
 
 def sentence(said: str) -> str:
@@ -177,8 +199,8 @@ def sentence(said: str) -> str:
     What obstore says in full has its own insides behind, and at times the headers of a request.
     """
     said = said.partition("\n\nDebug source")[0]
-    low = said.lower()
-    found = next((remedy for remedy, words in _REMEDIES if any(w in low for w in words)), None)
+    own = _own_words(said)
+    found = next((remedy for remedy, words in _REMEDIES if any(w in own for w in words)), None)
     return f"{found or 'Mend the cause'} ({_code(said)})"
 
 

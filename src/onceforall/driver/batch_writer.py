@@ -57,6 +57,19 @@ TASKS_END_WITHIN_S = 10.0
 seconds by default."""
 
 
+@contextmanager
+def _as_exception(where: str) -> Iterator[None]:
+    """Turn what is no ``Exception`` and ends no process into one: asyncio's ``CancelledError``, a
+    ``BaseExceptionGroup``, a class of the user's. The attempt is to be aborted as by any error.
+    """
+    try:
+        yield
+    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{described(error)} was raised {where}") from error
+
+
 @dataclass
 class SparkBatchWriter:
     """Writes one batch; made anew for each call of ``foreachBatch``.
@@ -101,6 +114,7 @@ class SparkBatchWriter:
     """What has been done so far, for ``progress_of``."""
     _keeping: kept.Keeping | None = None
 
+    @_as_exception("in an attempt at the batch")
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
@@ -111,6 +125,7 @@ class SparkBatchWriter:
             self._call_and_write(decision)
         return self._confirmed(started, self._digests(), decision)
 
+    @_as_exception("in an attempt at the batch")
     def write_kept(self, decision: WriteKept) -> Prepared:
         """Write lost transactions again from the rows that were kept; see
         ``coordinator.BatchWriter``.
@@ -121,6 +136,7 @@ class SparkBatchWriter:
             self._write_kept(decision)
         return self._confirmed(started, {}, decision)
 
+    @_as_exception("in an attempt at the batch")
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
         self._forget_results()
@@ -234,17 +250,9 @@ class SparkBatchWriter:
         if self._aborted and self.keeper is not None and self._undecided_by is not None:
             kept.forget_attempt(self.keeper.place, self._undecided_by, self.batch)
 
+    @_as_exception("by the function of the batch")
     def _call(self, transaction: BatchTransaction, batch: DataFrame) -> None:
-        try:
-            self.function(batch, self.batch, transaction)
-        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:
-            # asyncio.CancelledError, a BaseExceptionGroup, a class of the user's: the attempt is to
-            # be aborted as by any error.
-            raise RuntimeError(
-                f"{described(error)} was raised by the function of the batch"
-            ) from error
+        self.function(batch, self.batch, transaction)
 
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         try:

@@ -4,6 +4,7 @@ however long another one takes.
 
 from __future__ import annotations
 
+import builtins
 import threading
 import time
 from asyncio import CancelledError
@@ -17,10 +18,12 @@ from onceforall.sink import TwoPhaseCommitSink
 
 logger = logs.logger("onceforall")
 
-SINK_ERRORS = (Exception, CancelledError, SystemExit)
+_GROUP: type[BaseException] = getattr(builtins, "BaseExceptionGroup", Exception)
+
+SINK_ERRORS = (Exception, CancelledError, _GROUP, SystemExit)
 """What a call of a sink raises when it fails. A client that works with asyncio may raise
-``CancelledError``, which is no ``Exception``, and ``sys.exit()`` in a sink ends nothing; a
-``KeyboardInterrupt`` is Ctrl-C."""
+``CancelledError``, or a group of such, which are no ``Exception``, and ``sys.exit()`` in a sink
+ends nothing; a ``KeyboardInterrupt`` is Ctrl-C. Before Python 3.11 there are no groups."""
 
 SLOW_CLOSE_S = 10.0
 """For so long it is waited until sinks are closed: one that hangs must not keep the next start of
