@@ -8,7 +8,7 @@ import contextlib
 import os
 import random
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from commit_log.building import commit, open_log
 from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.ending import ended_by
 from onceforall.commit_log.envelope import DETACHED, MOVED
+from onceforall.commit_log.packing import FEWEST
 from onceforall.driver import place
 from onceforall.errors import (
     CheckpointMismatchError,
@@ -106,6 +107,25 @@ def test_a_detachment_that_crashed_behind_its_last_entry_is_found(tmp_path, comp
     detaching._leave(checkpoint.bound(), generation, 2 if completed else 1)
     assert ended_by(checkpoint.bound(), DETACHED)[0] == generation
     assert ended_by(checkpoint.bound(), MOVED) is None
+
+
+@pytest.mark.parametrize("completed", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_log_whose_newest_run_began_with_a_batch_of_many_transactions_is_moved_and_detached(
+    tmp_path, whole, completed
+):
+    """Its COMMIT is a table, in a format of its own."""
+    checkpoint = Whole(tmp_path)
+    checkpoint.live(0)
+    log, generation, _ = checkpoint.start()
+    if completed:
+        log.append(generation, Done(0))
+    many = tuple({"id": f"w-{number}"} for number in range(FEWEST))
+    log.append(generation, replace(commit(1), committables={"out": many}))
+    log.append(generation, Done(1))
+    assert ended_by(checkpoint.bound(), DETACHED) is None
+    move = move_checkpoint if whole else move_log
+    assert move(str(checkpoint.path), str(tmp_path / "new")).entries > 0
 
 
 @pytest.mark.parametrize("deleted", [True, False])

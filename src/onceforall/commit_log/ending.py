@@ -11,7 +11,7 @@ from typing import Any
 from onceforall.commit_log.binding import BoundLog
 from onceforall.commit_log.chains import entry_key
 from onceforall.commit_log.creating import Creator
-from onceforall.commit_log.envelope import decode_fields
+from onceforall.commit_log.envelope import entry_fields
 from onceforall.commit_log.store import Store
 from onceforall.protocol.entries import Done
 
@@ -72,4 +72,4 @@ def ended_by(bound: BoundLog, kind: str) -> tuple[int, Mapping[str, Any]] | None
 def _entry(store: Store, generation: int, index: int) -> dict[str, Any] | None:
     key = entry_key(generation, index)
     content = store.read(key)
-    return None if content is None else decode_fields(content, store.describe(key))
+    return None if content is None else entry_fields(content, store.describe(key))

@@ -45,6 +45,7 @@ __all__ = [
     "encode",
     "encode_fields",
     "encode_moved",
+    "entry_fields",
 ]
 
 FORMAT = 1
@@ -180,7 +181,7 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
         ForeignEntryError: not written by onceforall, or written for another place in the log.
         NewerEntryError: written by a newer release.
     """
-    fields = decode_fields(content, where, PACKED)
+    fields = entry_fields(content, where)
     body, its_generation, its_index = (
         fields.get("body"),
         fields.get("generation"),
@@ -228,6 +229,13 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
     )
 
 
+def entry_fields(content: bytes, where: str) -> dict[str, Any]:
+    """Return the fields of an entry of any kind, in each format that this release reads; errors as
+    those of ``decode``.
+    """
+    return decode_fields(content, where, PACKED)
+
+
 def encode_fields(fields: Mapping[str, Any]) -> bytes:
     """Return the bytes of an object with its checksum; it must have ``onceforall``, the version of
     the format.
@@ -239,8 +247,8 @@ def encode_fields(fields: Mapping[str, Any]) -> bytes:
 
 
 def decode_fields(content: bytes, where: str, up_to: int = FORMAT) -> dict[str, Any]:
-    """Return the fields of an object whose version and checksum are right; errors as those of
-    ``decode``.
+    """Return the fields of an object whose version and checksum are right, of an entry see
+    ``entry_fields``; errors as those of ``decode``.
     """
     if not content:
         raise CorruptEntryError(f"{where} is empty: an entry of the commit log is lost. {RESTORE}")
