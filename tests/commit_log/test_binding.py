@@ -462,6 +462,17 @@ def test_a_checkpoint_that_was_detached_has_no_log_and_its_next_one_begins_above
     assert [each.get("detached") for each in checkpoint.pointers()] == [None, 3, None, 7]
 
 
+def test_an_older_pointer_that_is_damaged_keeps_nobody_from_starting(checkpoint):
+    home = LocalStore(checkpoint.home)
+    repointing.point_nowhere(home, checkpoint.bind(), 3)
+    again = checkpoint.bind()
+    older = checkpoint.home / "pointer" / "00000001.json"
+    older.write_bytes(older.read_bytes()[:-10])
+    # The next log's first generation says it, too.
+    assert binding.detached_generation(home) == 3
+    assert checkpoint.bind().first_generation == again.first_generation == 4
+
+
 def test_a_log_that_was_left_is_not_taken_again_though_its_place_is_named(checkpoint, elsewhere):
     home = LocalStore(checkpoint.home)
     repointing.point_nowhere(home, checkpoint.bind(elsewhere), 3)

@@ -283,10 +283,14 @@ def is_detached(home: Store) -> bool:
 
 
 def detached_generation(home: Store) -> int:
-    """Return the newest generation of all logs from which a checkpoint was detached, as its
-    pointers say, or -1.
+    """Return a generation below which the checkpoint's next log may not begin: that of its last
+    detachment, or -1. The newest pointer alone tells it, for a log begins behind the last one; so
+    an older pointer that is damaged stands in nobody's way.
     """
-    return _detached_last(all_pointers(home))
+    pointer = newest_pointer(home)
+    if pointer is None:
+        return -1
+    return pointer.first_generation - 1 if pointer.detached is None else pointer.detached
 
 
 def _detached_last(pointers: Sequence[Pointer]) -> int:
