@@ -5,7 +5,10 @@ import json
 
 import pytest
 
+from commit_log.test_remote import ScriptedClient
+from onceforall.errors import CommitLogError
 from onceforall.spark.offsets import describe_batch
+from onceforall.spark.remote_path import RemotePath
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795264652177,"conf":{}}'
 
@@ -131,3 +134,28 @@ def test_no_line_of_any_source_is_an_error(checkpoint, line):
         checkpoint.plan(0, before)
         checkpoint.plan(1, line)
         assert checkpoint.described(1).startswith("source 0: ")
+
+
+class AwayClient(ScriptedClient):
+    def read(self, key):
+        raise CommitLogError(f"cannot read {key}: time-out")
+
+
+def test_a_store_that_does_not_answer_leaves_the_input_unknown():
+    assert "unknown, for s3a://bucket" in describe_batch(RemotePath(AwayClient()), 3)
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"), [({"t": {"0": 5}}, "t[0]: ?..5"), ({"logOffset": 3}, "from 0 to 3")]
+)
+def test_a_store_that_answers_no_more_leaves_where_a_source_began_unknown(offset, said):
+    client = ScriptedClient()
+
+    def read(key):
+        if key.startswith("sources"):
+            raise CommitLogError(f"cannot read {key}: time-out")
+        return client.contents.get(key)
+
+    client.contents["offsets/0"] = f"v1\n{METADATA}\n{json.dumps(offset)}".encode()
+    client.read = read
+    assert said in describe_batch(RemotePath(client), 0)

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from onceforall.errors import CommitLogError
 from onceforall.spark.remote_path import AnyPath
 
 _SHOWN_AT_MOST = 12
 _FILES_AT_MOST = 5
 _LONGEST_TEXT = 200
 _NOTHING = "-"
+_UNREADABLE = (OSError, ValueError, CommitLogError)
+"""The last is a store's that doesn't answer."""
 
 
 def describe_batch(checkpoint: AnyPath, batch: int) -> str:
@@ -50,7 +53,7 @@ def _sources(checkpoint: AnyPath, batch: int) -> dict[str, str]:
         version, _, *lines = (
             (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
         )
-    except (OSError, ValueError):
+    except _UNREADABLE:
         return {}
     if version.strip() == "v1":
         return {str(number): line for number, line in enumerate(lines) if line != _NOTHING}
@@ -101,7 +104,7 @@ def _initial_offsets(checkpoint: AnyPath, source: str) -> Any:
     """Return where a Kafka source began; its own log has that, behind a version."""
     try:
         text = (checkpoint / "sources" / source / "0").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except _UNREADABLE:
         return None
     offsets = _json(text[text.find("{") :])
     return offsets if _is_kafka(offsets) else None
@@ -116,7 +119,7 @@ def _files(checkpoint: AnyPath, source: str, before: int, last: int) -> str:
                 .read_text(encoding="utf-8")
                 .splitlines()[1:]
             )
-        except (OSError, ValueError):
+        except _UNREADABLE:
             return (
                 f"the files of its log from {before + 1} to {last} "
                 f"({checkpoint / 'sources' / source})"
