@@ -3,6 +3,7 @@ S3 server and on HDFS.
 """
 
 import pickle
+import sys
 
 import pyarrow as pa
 import pytest
@@ -210,6 +211,33 @@ def test_no_secret_is_in_a_pickle_or_a_text():
     assert place.secrets == secrets
     for shown in (str(place), repr(place), pickle.dumps(place).decode("latin-1")):
         assert not any(secret in shown for secret in secrets.values())
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "of_the_driver"),
+    [
+        ("obstore", "stores", ObjectRows("s3a://bucket/logs", {"region": "a"})),
+        ("hdfs_native", "hdfs", HdfsRows("hdfs://name:1/logs")),
+    ],
+)
+def test_an_executor_without_the_package_keeps_no_rows_and_says_so(
+    monkeypatch, module, extra, of_the_driver
+):
+    """The driver has it, so it doesn't know."""
+    sent = pickle.dumps(of_the_driver)
+    monkeypatch.setitem(sys.modules, module, None)
+    for required in (True, False):
+        error = None
+        try:
+            place = pickle.loads(sent).with_secrets(of_the_driver.secrets)
+            kept = KeptFile(place, TaskAttempt("query", "out", 0, 0, 0, 0, 0), required=required)
+            kept.add(ROWS)
+        except Exception as raised:
+            error = raised
+        # An ImportError would fail the task, also where rows need not be kept.
+        assert type(error) is AttemptFailedError
+        assert f"onceforall[{extra}]" in str(error)
+        kept.discard()
 
 
 def test_a_store_that_refuses_says_why(request):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, MissingExtraError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
 from onceforall.task.row_places import RowFile, RowPlace
@@ -43,6 +43,8 @@ _FILE = re.compile(
     r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)/(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.arrow"
 )
 _READ_BYTES = 1 << 20
+_NOT_KEPT = (OSError, MissingExtraError)
+"""Why a task can't keep rows: the place, or its executor's packages, which the driver can't see."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ class KeptFile:
                 )
             self._writer.write_batch(rows)
             failpoints.hit("kept.added")
-        except OSError as error:
+        except _NOT_KEPT as error:
             raise self._failed(error) from error
         self._rows += rows.num_rows
 
@@ -268,16 +270,14 @@ class KeptFile:
             failpoints.hit("kept.finish.synced")
             self._file.sync_name()
             failpoints.hit("kept.finish.folders_synced")
-        except OSError as error:
+        except _NOT_KEPT as error:
             raise self._failed(error) from error
         return {"file": self._name, "sha256": self._file.sha256.hexdigest(), "rows": self._rows}
 
-    def _failed(self, error: OSError) -> AttemptFailedError:
+    def _failed(self, error: OSError | MissingExtraError) -> AttemptFailedError:
         if self._required:
             return _failed(self._path, error)
-        return AttemptFailedError(
-            f"A task can't keep rows in {self._path}: {error.strerror or error}."
-        )
+        return AttemptFailedError(f"A task can't keep rows in {self._path}: {_words(error)}.")
 
     def discard(self) -> None:
         """Give up the rows; what is left of them goes with the batch's folder. Never fails
@@ -413,9 +413,13 @@ class _HashedFile:
         self._file.close()
 
 
-def _failed(path: str, error: OSError) -> AttemptFailedError:
+def _words(error: OSError | MissingExtraError) -> str:
+    return str((isinstance(error, OSError) and error.strerror) or error)
+
+
+def _failed(path: str, error: OSError | MissingExtraError) -> AttemptFailedError:
     return AttemptFailedError(
-        f"Rows can't be kept in {path}: {error.strerror or error}. With onceforall.redo=durable "
+        f"Rows can't be kept in {path}: {_words(error)}. With onceforall.redo=durable "
         "every executor must be able to write "
         "there; put the log on storage that all of them see (onceforall.commitLog), or leave the "
         "option out."

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from onceforall.common.object_stores import obstore_module, opened, sentence
+from onceforall.errors import MissingExtraError
 from onceforall.task.row_places import spooled
 
 __all__ = ["ObjectRows"]
@@ -49,8 +50,8 @@ class ObjectRows:
     def __repr__(self) -> str:
         return f"ObjectRows({self._url!r})"
 
-    def __reduce__(self) -> tuple[type[ObjectRows], tuple[str, dict[str, str]]]:
-        return ObjectRows, (self._url, {})
+    def __reduce__(self) -> tuple[Any, tuple[str, dict[str, str]]]:
+        return _unchecked, (self._url, {})
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -64,13 +65,17 @@ class ObjectRows:
 
     def with_secrets(self, values: Mapping[str, str]) -> ObjectRows:
         """Return the place with its settings."""
-        return ObjectRows(self._url, values)
+        place = _unchecked(self._url, values)
+        with suppress(MissingExtraError):
+            _ = place._store  # noqa: SLF001  what is wrong with the settings is said now
+        return place
 
     def make(self, folder: str) -> None:
         """There are no folders."""
 
     def create(self, name: str) -> _Upload:
         """Begin a file; nothing is sent."""
+        obstore_module()
         return _Upload(self, name)
 
     @contextmanager
@@ -131,6 +136,15 @@ class ObjectRows:
             raise FileNotFoundError(errno.ENOENT, "there is no such object") from None
         except (OSError, ValueError, exceptions.BaseError) as error:
             raise OSError(errno.EIO, f"cannot {action} it: {sentence(str(error))}") from None
+
+
+def _unchecked(url: str, settings: Mapping[str, str]) -> ObjectRows:
+    """Return a place in a task, whose executor may lack the package: that is told where the place
+    is used, for whoever may do without.
+    """
+    place = ObjectRows.__new__(ObjectRows)
+    place._url, place._settings = url, dict(settings)  # noqa: SLF001  its own module's
+    return place
 
 
 @functools.lru_cache(maxsize=8)
