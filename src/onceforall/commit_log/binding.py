@@ -400,10 +400,15 @@ def _made_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Stor
     before it could sync it. False when it is not there any more, or another stands in its place: it
     went with a loss of power.
     """
-    if bound.location is None:
-        return True
     number = leading(lambda each: home.read(pointer_key(each)) is not None) - 1
-    for store, key in ((home, pointer_key(number)), (open_store(bound.location), BINDING)):
+    if number < 0:
+        # A log of an earlier release, which its first CLAIM binds.
+        return not bound.id
+    # Also where the log is at home: if the pointer went, another start could begin one elsewhere.
+    binds = [(home, pointer_key(number))]
+    if bound.location is not None:
+        binds.append((open_store(bound.location), BINDING))
+    for store, key in binds:
         content = store.read(key)
         if content is None:
             return False
