@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from commit_log.building import start
+from commit_log.stores import PoweredStore
 from commit_log.test_remote import ScriptedClient
 from onceforall.commit_log import LocalStore, binding, repointing
 from onceforall.commit_log.chains import entry_key
-from onceforall.commit_log.pointers import id_at, mark_of, newest_pointer
+from onceforall.commit_log.pointers import id_at, mark_of, newest_pointer, pointer_key
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.errors import CheckpointMismatchError
 
@@ -222,3 +223,46 @@ def test_a_move_of_another_log_of_the_checkpoint_does_not_go_on(places, differs)
 def test_a_checkpoint_that_was_taken_away_behind_its_move_is_missed(places):
     with pytest.raises(CheckpointMismatchError, match="isn't there any more"):
         repointing.point_home(places.store("new/onceforall"), places.bound, OLD)
+
+
+# A command that is repeated.
+
+
+def nowhere(places):
+    repointing.point_nowhere(places.home, places.bound, 3)
+
+
+def elsewhere(places):
+    target = PoweredStore()
+    repointing.point_to(places.home, places.bound, "s3a://logs/one", "id", target)
+
+
+def at_home(places):
+    repointing.expect_move(places.home, places.bound, OLD)
+    repointing.point_home(places.home, places.bound, OLD)
+
+
+class Powered:
+    """A checkpoint whose home can lose its power."""
+
+    def __init__(self, act):
+        self.home = PoweredStore()
+        other = self.home if act is not at_home else PoweredStore()
+        self.bound = binding.bind(other, OLD, None, query_id=None)
+
+
+@pytest.mark.parametrize("act", [nowhere, elsewhere, at_home])
+def test_what_a_killed_command_has_left_is_durable_when_the_next_one_has_ended(act):
+    """It may have been killed before it could sync its pointer, and people delete what it leads
+    away from."""
+    places = Powered(act)
+    act(places)
+    pointer = newest_pointer(places.home)
+    assert pointer.number == 1
+    places.home.unsynced = [pointer_key(1)]
+    if act is at_home:
+        repointing.point_home(places.home, places.bound, OLD)
+    else:
+        act(places)
+    places.home.lose_power()
+    assert newest_pointer(places.home) == pointer

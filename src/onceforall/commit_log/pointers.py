@@ -45,6 +45,20 @@ def newest_pointer(home: Store) -> Pointer | None:
     return None if count == 0 else _pointer(home, count - 1)
 
 
+def settled_pointer(home: Store) -> Pointer | None:
+    """Return the pointer that counts, and make it durable: whoever wrote it may have been killed
+    before it could sync it, and what it leads away from may be deleted next.
+    """
+    while (pointer := newest_pointer(home)) is not None:
+        content = home.read(pointer_key(pointer.number))
+        if content is not None:
+            # A create that finds something makes that durable before it answers.
+            home.create(pointer_key(pointer.number), content)
+        if newest_pointer(home) == pointer:
+            break
+    return pointer
+
+
 def all_pointers(home: Store) -> list[Pointer]:
     """Return all pointers, oldest first."""
     count = leading(lambda number: home.read(pointer_key(number)) is not None)

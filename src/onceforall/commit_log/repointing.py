@@ -20,6 +20,7 @@ from onceforall.commit_log.pointers import (
     mark,
     mark_of,
     newest_pointer,
+    settled_pointer,
 )
 from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
 from onceforall.commit_log.stores.probing import is_one_place
@@ -38,7 +39,7 @@ def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
     Raises:
         CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
     """
-    pointer = newest_pointer(home)
+    pointer = settled_pointer(home)
     if pointer is not None and pointer.detached is not None:
         return
     _check_unchanged(home, pointer, bound)
@@ -150,7 +151,7 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
     Raises:
         CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
     """
-    pointer = newest_pointer(home)
+    pointer = settled_pointer(home)
     if pointer is not None and location_of(home, pointer) == location:
         return
     _check_unchanged(home, pointer, bound)
@@ -207,7 +208,7 @@ def point_home(home: Store, bound: BoundLog, source: str) -> None:
     Raises:
         CheckpointMismatchError: nothing is being moved here, or another checkpoint.
     """
-    pointer = newest_pointer(home)
+    pointer = settled_pointer(home)
     if pointer is None:
         raise CheckpointMismatchError(
             f"{source} was moved to {checkpoint_of(home)}, and isn't there any more. Put that "
