@@ -360,3 +360,27 @@ def test_a_stream_that_was_made_again_under_its_name_is_refused(ordered_stream):
     source.put(3)
     with pytest.raises(DataLossError, match=r"was deleted, and another one has its name"):
         query.restart().plan()
+
+
+def test_a_stream_that_was_made_again_is_noticed_where_retention_is_asked_for(
+    ordered_stream, ordered_server
+):
+    """For a position of more than a day each plan asks for it, and never for the stream itself: the
+    next offset took the other stream for its own."""
+    source = ordered_stream()
+    long = {"StreamName": source.name, "RetentionPeriodHours": 168}
+    source.client.increase_stream_retention_period(**long)
+    source.put(3)
+    query = source.query()
+    query.drain()
+    ordered_server.advance_clock(hours=30)
+    assert not query.plan()
+    source.put(2)
+    source.client.delete_stream(StreamName=source.name)
+    source.server.create_stream(source.name)
+    source.client.increase_stream_retention_period(**long)
+    source.put(3)
+    with pytest.raises(DataLossError, match=r"was deleted, and another one has its name"):
+        query.plan()
+    with pytest.raises(DataLossError, match=r"was deleted, and another one has its name"):
+        query.restart().plan()

@@ -90,6 +90,30 @@ def advance(
     return found
 
 
+def gaps(positions: Mapping[str, Position], listed: Mapping[str, Shard]) -> list[str]:
+    """Return the closed shards behind which a shard is gone that wasn't read: one of the two that
+    it was split into, or what came between the shards that are read and another parent of its
+    child. What descends from such a shard is reached from no position.
+    """
+    found = []
+    for name, position in positions.items():
+        children = [child for child in listed.values() if name in child.parents]
+        if not position.closed or not children:
+            continue
+        unreached = [
+            parent
+            for child in children
+            for parent in child.parents
+            if parent in listed
+            and parent not in positions
+            and not ancestors(listed, [parent]) & set(positions)
+        ]
+        # A split makes two shards, and a merge one of two parents.
+        if unreached or (len(children) == 1 and len(children[0].parents) == 1):
+            found.append(name)
+    return found
+
+
 def orphans(positions: Mapping[str, Position], listed: Mapping[str, Shard]) -> list[str]:
     """Return the shards that come after shards of which everything is gone: not read yet, not
     descended from any that is read, and not what any that is read came from.

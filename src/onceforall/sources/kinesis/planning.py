@@ -226,13 +226,17 @@ class Planner:
                     f"The checkpoint has positions of {arn}, which streamName and streamArn don't "
                     "name any more"
                 )
-            elif positions.created != self._kept[arn].stream.created:
-                raise DataLossError(
-                    f"The stream {arn} of the checkpoint was deleted, and another one has its name "
-                    "now. Where it is the query's only one, start with a new checkpoint; else "
-                    "leave it out of streamName for one batch, with failOnDataLoss=false, and name "
-                    "it again: it is begun as a new one, and the others keep their positions."
-                )
+            else:
+                self._check_created(arn, positions.created)
+
+    def _check_created(self, arn: str, created: int) -> None:
+        if created != self._kept[arn].stream.created:
+            raise DataLossError(
+                f"The stream {arn} of the checkpoint was deleted, and another one has its name "
+                "now. Where it is the query's only one, start with a new checkpoint; else leave it "
+                "out of streamName for one batch, with failOnDataLoss=false, and name it again: it "
+                "is begun as a new one, and the others keep their positions."
+            )
 
     def _beginning(self, name: str, arn: str) -> dict[str, Position]:
         """Return where a stream that the query hasn't read yet is begun."""
@@ -271,6 +275,14 @@ class Planner:
             if position.closed and not any(name in child.parents for child in listed.values()):
                 listed = self._list(arn)
                 break
+        if gaps := [one for one in lineage.gaps(positions, listed) if one not in read_now]:
+            self._lost(
+                f"Between {', '.join(gaps)} of {arn} and the shards that take records now, some "
+                "are gone that were not read: retention has passed what they had"
+            )
+            # What came of them is there, and reached from no position.
+            left = lineage.orphans(positions, listed)
+            positions = {**positions, **dict.fromkeys(left, Position())}
         found = lineage.advance(positions, listed, read_now)
         for name in list(found):
             heirs = any(name in child.parents for child in listed.values())
@@ -457,10 +469,12 @@ class Planner:
 
     def _least_retention(self, arn: str) -> int:
         kept = self._kept[arn]
-        before = kept.stream.retention_ms
+        before = kept.stream
         kept.stream, kept.clock_ms = self._shards.describe(arn)
         kept.described = time.monotonic()
-        return min(before, kept.stream.retention_ms)
+        # No plan looks again for a while, and the offset would say that it is of this stream.
+        self._check_created(arn, before.created)
+        return min(before.retention_ms, kept.stream.retention_ms)
 
     def _settle(self, one: _Cursor, position: Position, at_ms: int, retention_ms: int) -> None:
         if position.time is not None and _reaches(retention_ms, at_ms, position.time):
