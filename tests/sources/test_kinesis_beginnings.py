@@ -241,3 +241,21 @@ def test_a_query_that_goes_on_leaves_a_quiet_stretch_to_its_next_plan(ordered_st
     assert left == [2]
     assert flat(query.drain()) == []
     assert left == [1]
+
+
+def test_one_start_that_accepts_a_loss_is_enough_though_what_is_left_is_for_the_next(
+    ordered_stream, ordered_server
+):
+    source = ordered_stream()
+    source.put(3)
+    query = source.query()
+    query.drain()
+    source.put(2)
+    ordered_server.advance_clock(hours=25)
+    query.restart(failOnDataLoss="false")
+    query.reader.prepareForTriggerAvailableNow()
+    ordered_server.advance_clock(hours=0.1)
+    source.put(4)
+    assert flat(query.drain()) == []
+    query.restart(failOnDataLoss="true")
+    assert flat(query.drain()) == list(range(5, 9))

@@ -384,3 +384,17 @@ def test_a_stream_that_was_made_again_is_noticed_where_retention_is_asked_for(
         query.plan()
     with pytest.raises(DataLossError, match=r"was deleted, and another one has its name"):
         query.restart().plan()
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_stream_that_was_deleted_is_said_to_be_gone(ordered_stream, strict):
+    """Its shards are gone, too, and not by retention."""
+    source = ordered_stream()
+    source.put(3)
+    query = source.query(failOnDataLoss=strict)
+    query.drain()
+    source.client.delete_stream(StreamName=source.name)
+    with pytest.raises(SourceError, match=r"There is no Kinesis stream .*" + source.name):
+        query.plan()
+    with pytest.raises(SourceError, match=r"There is no Kinesis stream .*" + source.name):
+        query.restart().plan()

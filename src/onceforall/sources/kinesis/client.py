@@ -149,6 +149,10 @@ def _refused(what: str, error: Exception) -> str:
     return f"boto3 can't send {what}: {told(error)}. {advice}"
 
 
+def _no_stream(stream: str) -> SourceError:
+    return SourceError(f"There is no Kinesis stream {stream}. Check its name, region and account.")
+
+
 class Shards:
     """Reads shards of streams.
 
@@ -181,9 +185,7 @@ class Shards:
                 f"DescribeStreamSummary of {stream}", "describe_stream_summary", **{key: stream}
             )
         except ShardGoneError as error:
-            raise SourceError(
-                f"There is no Kinesis stream {stream}. Check its name, region and account."
-            ) from error
+            raise _no_stream(stream) from error
         found = answer["StreamDescriptionSummary"]
         return Stream(
             arn=found["StreamARN"],
@@ -192,11 +194,18 @@ class Shards:
         ), _clock(answer)
 
     def listed(self, arn: str) -> dict[str, Shard]:
-        """Return all shards of a stream that are there, open or closed, by their ids."""
+        """Return all shards of a stream that are there, open or closed, by their ids.
+
+        Raises:
+            SourceError: there is no such stream, or it can't be asked for.
+        """
         given: dict[str, Any] = {"StreamARN": arn}
         found: dict[str, Shard] = {}
         while True:
-            answer = self._ask(f"ListShards of {arn}", "list_shards", **given)
+            try:
+                answer = self._ask(f"ListShards of {arn}", "list_shards", **given)
+            except ShardGoneError as error:
+                raise _no_stream(arn) from error
             for each in answer["Shards"]:
                 parents = (each.get("ParentShardId"), each.get("AdjacentParentShardId"))
                 found[each["ShardId"]] = Shard(

@@ -359,6 +359,8 @@ class Planner:
         try:
             page = self._page(one, min(rows or MOST_RECORDS, MOST_RECORDS))
         except ShardGoneError:
+            # Of a stream that is deleted all shards are gone: no retention has passed them.
+            self._shards.listed(one.arn)
             self._lost(
                 f"Shard {one.shard} of {one.arn}, of which {one.position.count} records were read, "
                 f"is gone{_since(one.position)}: retention has passed what was left of it"
@@ -374,7 +376,8 @@ class Planner:
             )
             if full or (until is not None and record.arrival_ms > until):
                 one.over = True
-                if one.is_unseen:
+                if one.is_unseen or (one.doubts and not one.has_records):
+                    # Where a loss is accepted, too, or the next start would be told of it again.
                     one.position = replace(one.position, time=record.arrival_ms)
                 break
             taken.append(record)
