@@ -241,6 +241,10 @@ REFUSED = {
             r"COLUMN extra bigint;"
         ),
     ),
+    "system column": (
+        "SELECT 1 a, 2 xmin",
+        "Column 'xmin' can't be a column of PostgreSQL: each table has a system column of that",
+    ),
     "generated": ("SELECT 1 a, 2 g", r"'g' of table public.t is generated.*\.drop\('g'\)"),
     "string for int": (
         "SELECT '1' a",

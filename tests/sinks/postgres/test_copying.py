@@ -470,6 +470,27 @@ def test_a_value_that_the_table_cannot_take_is_named_with_column_and_row(connect
     connection.execute("SELECT 1")
 
 
+@pytest.mark.parametrize(
+    "raised",
+    ["", " USING ERRCODE = '45000'", " USING ERRCODE = 'ZZ001'", " USING ERRCODE = '38000'"],
+    ids=["its own code", "a code of SQL's", "a code of the user's", "a routine's code"],
+)
+def test_a_row_that_the_function_of_a_domain_refuses_is_named(connection, raised):
+    connection.execute(
+        "CREATE FUNCTION checked(n integer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF n < 0 THEN RAISE EXCEPTION '% is below zero', n{raised}; END IF; RETURN true; END $$"
+    )
+    connection.execute("CREATE DOMAIN checked AS integer CHECK (checked(VALUE))")
+    table = make(connection, ["integer", "checked"])
+    rows = batch(pa.array([10, 11, 12], pa.int32()), pa.array([1, -7, -8], pa.int32()))
+    with pytest.raises(
+        RefusedRecordError,
+        match=r"Table public.t can't take the batch \(column c1\): -7 is below zero. The first such "
+        r"row: c0=11, c1=-7. Mend or filter the data",
+    ):
+        copied(connection, table, rows)
+
+
 @pytest.mark.parametrize("statement_bytes", [10_000, copying.STATEMENT_BYTES])
 def test_the_first_bad_row_is_named_however_many_follow(connection, monkeypatch, statement_bytes):
     monkeypatch.setattr(copying, "STATEMENT_BYTES", statement_bytes)

@@ -69,6 +69,14 @@ TABLES = {
     ),
     "trigger": (TRIGGER, "ten is not liked"),
     "deferred trigger": (LATE_TRIGGER, "ten is not liked"),
+    "trigger with a code of its own": (
+        TRIGGER.replace("not liked'", "not liked' USING ERRCODE = '45000'"),
+        "a row is refused. PostgreSQL says: ten is not liked",
+    ),
+    "trigger with a routine's code": (
+        TRIGGER.replace("not liked'", "not liked' USING ERRCODE = '38000'"),
+        "a row is refused. PostgreSQL says: ten is not liked",
+    ),
 }  # fmt: skip
 
 

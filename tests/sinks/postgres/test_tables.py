@@ -281,14 +281,83 @@ def test_a_table_is_created_from_a_spark_schema_and_created_again_is_left_as_it_
             SinkCheckError,
             'schema "nowhere" does not exist. Create the schema',
         ),
+        (
+            {"a": T.IntegerType(), "ctid": T.StringType()},
+            "t",
+            [],
+            SchemaError,
+            "each table has a system column of that name. Rename it",
+        ),
+        (
+            {"half \ud800": T.IntegerType()},
+            "t",
+            [],
+            SchemaError,
+            r"Column 'half \\ud800' can't be a column of PostgreSQL: .*UTF-8.*Rename it",
+        ),
+        (
+            {f"c{at}": T.IntegerType() for at in range(1601)},
+            "t",
+            [],
+            SchemaError,
+            "the rows have 1601 columns, and a table of PostgreSQL has at most 1600. Leave some",
+        ),
+        (
+            {f"c{at}": T.IntegerType() for at in range(33)},
+            "t",
+            [f"c{at}" for at in range(33)],
+            SchemaError,
+            "key= names 33 columns, and an index of this server has at most 32. Name fewer",
+        ),
+        (
+            {"a": T.VarcharType(10_485_761)},
+            "t",
+            [],
+            SchemaError,
+            r"'a' is VARCHAR\(10485761\), and PostgreSQL's longest is 10485760. Cast it to STRING",
+        ),
+        (
+            {"a": T.ArrayType(T.CharType(10_485_761))},
+            "t",
+            [],
+            SchemaError,
+            r"Column 'a' is CHAR\(10485761\), and",
+        ),
+        (
+            {"a": T.IntegerType()},
+            "mood",
+            [],
+            SinkCheckError,
+            'Table mood can\'t be created: type "mood" already exists. .*Choose another name',
+        ),
     ],
 )
 def test_a_table_that_cannot_be_made_is_refused_with_the_reason(
     connection, types, table, key, kind, why
 ):
+    connection.execute("CREATE TYPE mood AS ENUM ('sad')")
     with pytest.raises(kind, match=why):
         create(connection, table, schema(**types), key)
     assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("name", ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid", "oid"])
+def test_the_names_of_system_columns_are_refused_and_no_others(connection, name):
+    """The server itself says which they are."""
+    try:
+        with connection.transaction():
+            connection.execute(f"CREATE TABLE probe ({name} integer)".encode())
+    except psycopg.errors.DuplicateColumn:
+        with pytest.raises(SchemaError, match=f"Column '{name}' can't be a column"):
+            create(connection, "t", schema(**{name: T.IntegerType()}))
+    else:
+        assert create(connection, "t", schema(**{name: T.IntegerType()})).columns[0].name == name
+
+
+def test_two_columns_of_one_name_make_no_table(connection):
+    field = T.StructField("a", T.IntegerType())
+    with pytest.raises(SchemaError, match="The rows have 2 columns 'a'.*Drop or rename"):
+        create(connection, "t", T.StructType([field, field]))
 
 
 def test_without_the_right_to_create_the_statement_is_given(connection):

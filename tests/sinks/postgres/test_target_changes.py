@@ -115,6 +115,60 @@ def test_a_column_whose_type_changes_between_task_and_merge_rounds_nothing(datab
     assert str(query.execute("SELECT n FROM t")[0][0]) == "1.55"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "is_taken"),
+    [
+        ("text", "varchar", True),
+        ("varchar(3)", "varchar", True),
+        ("varchar(3)", "text", True),
+        ("varchar(3)", "varchar(5)", True),
+        ("varchar(5)", "varchar(3)", False),
+        ("text", "varchar(3)", False),
+        ("text", "char(3)", False),
+        ("char(3)", "char(5)", False),
+        ("char(3)", "text", False),
+    ],
+)
+def test_a_text_that_changes_between_task_and_merge_is_taken_where_all_texts_fit(
+    database, old, new, is_taken
+):
+    query = Query(database, f"CREATE TABLE t (id bigint, v {old})")
+    decided = query.prepare(0, rows(1, v="x  "))
+    query.sink.close()
+    query.execute(f"ALTER TABLE t ALTER COLUMN v TYPE {new}")
+    if is_taken:
+        assert len(query.commit(0, decided).retired) == 1
+        assert query.all() == [(1, "x  ")]
+        return
+    with pytest.raises(SinkUnavailableError, match="Column v of"):
+        query.commit(0, decided)
+    assert query.all() == []
+    query.execute(f"ALTER TABLE t DROP COLUMN v, ADD COLUMN v {old}")
+    assert len(query.commit(0, decided).retired) == 1
+
+
+@pytest.mark.parametrize(
+    ("new", "is_taken"),
+    [
+        ("numeric(12,2)", True),
+        ("numeric(12,3)", False),
+        ("numeric(9,2)", False),
+        ("numeric(10,1)", False),
+    ],
+)
+def test_a_number_that_gets_more_digits_between_task_and_merge_is_taken(database, new, is_taken):
+    query = Query(database, NUMBERS)
+    decided = query.prepare(0, numbers())
+    query.sink.close()
+    query.execute(f"ALTER TABLE t ALTER COLUMN n TYPE {new}")
+    if not is_taken:
+        with pytest.raises(SinkUnavailableError, match="Column n of"):
+            query.commit(0, decided)
+        query.execute("ALTER TABLE t ALTER COLUMN n TYPE numeric(10,2)")
+    assert len(query.commit(0, decided).retired) == 1
+    assert str(query.execute("SELECT n FROM t")[0][0]) == "1.55"
+
+
 def test_complete_leaves_the_rows_of_tables_that_inherit_and_takes_those_of_partitions(database):
     query = Query(database, output_mode="complete")
     query.execute("CREATE TABLE child (extra int) INHERITS (t)")

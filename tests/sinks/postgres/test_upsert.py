@@ -181,3 +181,9 @@ def test_a_refused_row_is_named(database):
 def test_options_that_make_no_sense_are_refused(options, words):
     with pytest.raises(OptionError, match=words):
         PostgresSink("postgresql://127.0.0.1/none", "t", **options)
+
+
+@pytest.mark.parametrize("table", ["", " ", "t\0", "half \ud800", None])
+def test_a_name_that_no_table_can_have_is_refused_before_anything_is_asked(table):
+    with pytest.raises(OptionError, match=r"is no table's name. Give table or schema.table"):
+        PostgresSink("postgresql://127.0.0.1/none", table)

@@ -5,9 +5,8 @@ TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass 
 there on every executor, too.
 
 A password is a value or a function without arguments, called at each connect in the process that
-connects. A value never leaves the
-process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.task.secret_values``
-carries it to the tasks.
+connects. A value never leaves the process in a pickle: ``Access.__getstate__`` leaves it out, and
+``onceforall.task.secret_values`` carries it to the tasks.
 
 A role's, database's or server's defaults may not change what the sink does, so each session sets
 what matters:
@@ -22,16 +21,17 @@ what matters:
 - ``synchronous_commit`` not ``off``: what was committed must survive a crash of the server;
   stricter values stay
 - ``statement_timeout`` 0: a large COPY or merge may take long
-- ``idle_in_transaction_session_timeout``: 0, ``transaction_timeout`` 0, ``idle_session_timeout`` 0
+- ``idle_in_transaction_session_timeout`` 0, ``transaction_timeout`` 0, ``idle_session_timeout`` 0:
   a transaction is held open between ``confirm`` and the decision
 - ``lock_timeout`` 30 s: nobody waits for another's lock for ever
 - ``tcp_keepalives_*``: the server ends the session of a machine that is gone in about two minutes
-- ``default_transaction_isolation``: ``read committed``: the protocol's own checks need no other,
-  and no statement may fail for it
+- ``default_transaction_isolation`` ``read committed``: the protocol's own checks need no other, and
+  no statement may fail for it
 - ``session_replication_role`` not ``replica``, where the role may change it: foreign keys and
   triggers hold. A start refuses a role that may not
-- ``default_transaction_read_only`` off, `: `default_transaction_deferrable`` off,
-  ``client_min_messages`` warning
+- ``default_transaction_read_only`` off, ``default_transaction_deferrable`` off: each transaction
+  writes, and begins at once
+- ``client_min_messages`` warning: notices go to nobody
 
 Connections that a pooler shares between clients by transaction or statement (PgBouncer's
 ``pool_mode=transaction``) can't be used: the settings above and open transactions belong to the

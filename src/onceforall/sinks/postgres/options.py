@@ -82,7 +82,7 @@ def checked_options(
 def _check_table_and_mode(
     table: object, key: Sequence[object], mode: str, on_conflict: str, staging_schema: object
 ) -> None:
-    if not isinstance(table, str) or not table.strip():
+    if not isinstance(table, str) or not table.strip() or "\0" in table or not is_encodable(table):
         raise OptionError(f"table={shown(table)} is no table's name. Give table or schema.table.")
     if "://" in table:
         # It would stand in messages and, quoted, in statements; and such an address may have a

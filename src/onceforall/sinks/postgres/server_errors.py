@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
     import psycopg
 
+# 20: a CASE without a fitting branch. 21000: ON CONFLICT met a key twice. 22: a value that its
+# type can't take. 23: a constraint. 2F, 38, 39: raised by a function in SQL or another language.
+# 44000: a view's check option. 54000: a row, or its part in an index, is larger than a page takes.
+# P0: raised by a function in PL/pgSQL, such as a trigger or the check of a domain.
+_ABOUT_ROWS = ("20", "21000", "22", "23", "2F", "38", "39", "44000", "54000", "P0")
 _AWAY_CLASSES = ("08", "53", "58", "XX")
 _AWAY = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25006", "25P03", "25P04"})
 _MISSING = {
@@ -135,6 +140,26 @@ def connection_error(error: psycopg.Error, target: str) -> OnceForAllError:
     )
 
 
+def is_refusal(error: psycopg.Error) -> bool:
+    """Tell from the code whether the server refused a row: no repetition helps. A code that neither
+    SQL nor PostgreSQL has is one that the database's own functions raise (``USING ERRCODE``).
+    """
+    code = error.sqlstate
+    if code is None:
+        return False
+    return code.startswith(_ABOUT_ROWS) or _is_of_users(code)
+
+
+def _is_of_users(code: str) -> bool:
+    from psycopg.errors import lookup
+
+    try:
+        lookup(code)
+    except KeyError:
+        return code[:2] not in _AWAY_CLASSES
+    return False
+
+
 def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
     """Say what a failed statement means.
 
@@ -143,8 +168,8 @@ def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
         what: what was being done, as the beginning of a sentence: ``"Merging into table x"``.
 
     Returns:
-        RefusedRecordError for errors of the data (classes 22, 23 and 44, 54000), SinkCheckError for
-        missing rights and objects, SinkUnavailableError for a lost or overloaded server,
+        RefusedRecordError for errors of the data (``is_refusal``), SinkCheckError for missing
+        rights and objects, SinkUnavailableError for a lost or overloaded server,
         AttemptFailedError for everything else (locks, deadlocks, cancelled statements).
     """
     code = error.sqlstate
@@ -152,7 +177,7 @@ def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
     if code is None:
         kind, remedy = _without_code(error)
         return kind(f"{text}.{remedy}")
-    if code[:2] in {"22", "23", "44"} or code == "54000":
+    if is_refusal(error):
         return RefusedRecordError(f"{text}. Correct the data, or the table.")
     if code in _AWAY or code[:2] in _AWAY_CLASSES:
         return SinkUnavailableError(

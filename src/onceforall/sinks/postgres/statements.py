@@ -15,15 +15,12 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
+from onceforall.sinks.postgres.server_errors import is_refusal
 from onceforall.sinks.postgres.stoppable import Stoppable
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 
-# Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice.
-# 44000: a view's check option. 54000: a row, or its part in an index, is larger than a page takes.
-# P0: raised by a trigger.
-_REFUSALS = ("22", "23", "21000", "44000", "54000", "P0")
 _LOCKED = (
     ". Another transaction, or a statement such as VACUUM FULL or CREATE INDEX on the table or on "
     "one of ours, has what is needed locked for longer than lock_timeout_s: pg_locks and "
@@ -40,9 +37,7 @@ _PASSING = ("08", "25006", "40", "53", "55P03", "57", "58", "XX")
 
 def refuses(error: psycopg.Error) -> bool:
     """Tell whether the server refused a row: no repetition helps."""
-    if error.sqlstate is None:
-        return False
-    return error.sqlstate.startswith(_REFUSALS) or is_by_policy(error)
+    return is_refusal(error) or is_by_policy(error)
 
 
 def is_by_policy(error: psycopg.Error) -> bool:

@@ -70,8 +70,9 @@ AND NOT n.collisdeterministic ORDER BY a.attnum LIMIT 1
 """
 _WIDER = frozenset({
     ("int2", "int4"), ("int2", "int8"), ("int4", "int8"), ("int2", "numeric"), ("int4", "numeric"), ("int8", "numeric"), ("float4", "float8"),
-    ("varchar", "text"),
+    ("varchar", "text"), ("text", "varchar"),
 })  # fmt: skip
+_SCALE = 0xFFFF
 _OIDS = {
     21: "int2",
     23: "int4",
@@ -262,9 +263,16 @@ def target_schema(staged: Sequence[Staged]) -> str:
 
 def _takes_all(old: tuple[int, int], new: tuple[int, int]) -> bool:
     """Tell whether each value of a type is one of another type, unchanged."""
-    if new[1] != -1:
-        return False
-    return old[0] == new[0] or (_OIDS.get(old[0], ""), _OIDS.get(new[0], "")) in _WIDER
+    names = _OIDS.get(old[0], ""), _OIDS.get(new[0], "")
+    if new[1] == -1:
+        return old[0] == new[0] or names in _WIDER
+    # Of numerics the modifier has the precision in its upper half, and the scale in its lower one:
+    # with another scale a value would get other zeros at its end. Without a modifier it is -1.
+    is_longer = old[1] != -1 and new[1] >= old[1]
+    return is_longer and (
+        names == ("varchar", "varchar")
+        or (names == ("numeric", "numeric") and not (new[1] - old[1]) & _SCALE)
+    )
 
 
 __all__ = ["Seen", "check", "collated", "look", "look_before"]

@@ -31,7 +31,7 @@ from onceforall.errors import SchemaError
 from onceforall.sinks.postgres.driver.accumulated import check_accumulated
 from onceforall.sinks.postgres.driver.json_text import as_json, json_problem
 from onceforall.sinks.postgres.driver.shuffled_keys import canonical, check_key_column
-from onceforall.sinks.postgres.driver.table_creation import sql_type
+from onceforall.sinks.postgres.driver.table_creation import check_name, sql_type
 from onceforall.sinks.postgres.table_names import quoted
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ def _unknown(field: StructField, table: Table, alike: list[TableColumn]) -> str:
             f"Column {field.name!r} could be any of {names} of table {table.shown}. Rename it "
             "to the one that is meant."
         )
+    check_name(field.name)
     try:
         statement = (
             f"ALTER TABLE {table.shown} ADD COLUMN {quoted(field.name)} "

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common.arguments import is_encodable
 from onceforall.errors import SchemaError, SinkCheckError
 from onceforall.sinks.postgres.driver.table_lookup import describe
 from onceforall.sinks.postgres.server_errors import translated
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from onceforall.sinks.postgres.tables import Table
+
+_MOST_COLUMNS = 1600
+_LONGEST_VARCHAR = 10_485_760
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
 
 def create(
@@ -37,8 +42,9 @@ def create(
         key: the columns of the primary key; none without.
 
     Raises:
-        SchemaError: a type has no counterpart, a name is too long, a column of the key isn't there.
-        SinkCheckError: no right to create it, or no such schema.
+        SchemaError: a type has no counterpart, a name can't be one, a column of the key isn't
+            there, or there are too many columns.
+        SinkCheckError: no right to create it, no such schema, or a type has its name.
     """
     import psycopg
     from psycopg import sql
@@ -50,13 +56,10 @@ def create(
             f"key= names the column {missing[0]!r}, and the rows have only "
             f"{', '.join(schema.names)}. Correct key=."
         )
+    _check_number(connection, table, schema, key)
     lines: list[sql.Composable] = []
     for field in schema.fields:
-        if len(field.name.encode()) > LONGEST_NAME_BYTES or not field.name or "\0" in field.name:
-            raise SchemaError(
-                f"Column {field.name!r} can't be a column of PostgreSQL: names have 1 to "
-                f"{LONGEST_NAME_BYTES} bytes. Rename it."
-            )
+        check_name(field.name)
         lines.append(
             sql.SQL("{} {}").format(
                 sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))
@@ -71,6 +74,7 @@ def create(
     statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
         sql.Identifier(*parts), sql.SQL(", ").join(lines)
     )
+    taken = ""
     with translated(f"Creating table {table}"):
         try:
             with connection.transaction():
@@ -79,8 +83,9 @@ def create(
             psycopg.errors.UniqueViolation,
             psycopg.errors.DuplicateTable,
             psycopg.errors.DuplicateObject,
-        ):
-            pass  # another one made it at the same moment
+        ) as error:
+            # Another one made it at the same moment, or there is a type of that name.
+            taken = str(error.diag.message_primary)
         except psycopg.errors.InsufficientPrivilege as error:
             raise SinkCheckError(
                 f"Table {table} can't be created: {error.diag.message_primary}. Grant it: GRANT "
@@ -93,12 +98,60 @@ def create(
                 "schema, or correct the name."
             ) from error
     made = describe(connection, table)
+    if made is None and taken:
+        raise SinkCheckError(
+            f"Table {table} can't be created: {taken}. A table needs a type of its name. Choose "
+            "another name."
+        )
     if made is None:
         raise SinkCheckError(
             f"Table {table} was dropped right after it was created. Create it again, or choose "
             "another name."
         )
     return made
+
+
+def _check_number(
+    connection: psycopg.Connection[Any], table: str, schema: StructType, key: Sequence[str]
+) -> None:
+    names = schema.names
+    if len(names) > _MOST_COLUMNS:
+        raise SchemaError(
+            f"Table {table} can't be created: the rows have {len(names)} columns, and a table of "
+            f"PostgreSQL has at most {_MOST_COLUMNS}. Leave some out, or put some into a struct, "
+            "which becomes one column of jsonb."
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaError(
+            f"The rows have {names.count(twice)} columns {twice!r}, and table {table} can have "
+            "one. Drop or rename the others."
+        )
+    row = connection.execute(
+        "SELECT pg_catalog.current_setting('max_index_keys')::pg_catalog.int4"
+    ).fetchone()
+    if row is not None and len(key) > row[0]:
+        raise SchemaError(
+            f"key= names {len(key)} columns, and an index of this server has at most {row[0]}. "
+            "Name fewer, or one that is computed of them (md5, sha2)."
+        )
+
+
+def check_name(name: str) -> None:
+    """See that a column of a table can have a name.
+
+    Raises:
+        SchemaError: it can't.
+    """
+    if name in _SYSTEM_COLUMNS:
+        why = "each table has a system column of that name"
+    elif not is_encodable(name):
+        why = "it holds half a character (a surrogate), which UTF-8 doesn't have"
+    elif not name or len(name.encode()) > LONGEST_NAME_BYTES or "\0" in name:
+        why = f"names have 1 to {LONGEST_NAME_BYTES} bytes"
+    else:
+        return
+    raise SchemaError(f"Column {name!r} can't be a column of PostgreSQL: {why}. Rename it.")
 
 
 _SQL_TYPES = {
@@ -131,12 +184,17 @@ def sql_type(name: str, spark: DataType) -> str:
         spark: its type.
 
     Raises:
-        SchemaError: it has no counterpart.
+        SchemaError: it has no counterpart, or is longer than that can be.
     """
     from pyspark.sql.types import ArrayType, CharType, DecimalType, VarcharType
 
     if isinstance(spark, DecimalType):
         return f"numeric({spark.precision},{spark.scale})"
+    if isinstance(spark, VarcharType | CharType) and spark.length > _LONGEST_VARCHAR:
+        raise SchemaError(
+            f"Column {name!r} is {spark.simpleString().upper()}, and PostgreSQL's longest is "
+            f"{_LONGEST_VARCHAR}. Cast it to STRING, which becomes text without a limit."
+        )
     if isinstance(spark, VarcharType):
         return f"character varying({spark.length})"
     if isinstance(spark, CharType):

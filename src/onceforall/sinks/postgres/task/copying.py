@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecordError, SchemaError
-from onceforall.sinks.postgres.server_errors import statement_error, told
+from onceforall.sinks.postgres.server_errors import is_refusal, statement_error, told
 from onceforall.sinks.postgres.task.encoding import HEADER, TRAILER, rows_of_fields
 from onceforall.sinks.postgres.task.values import RefusedValueError, UnwritableError, field
 
@@ -243,13 +243,13 @@ def diagnose(
         shown: how messages name the table.
 
     Returns:
-        RefusedRecordError with the row, for an error of the data (classes 22, 23, 44 and 54) whose
-        context names one; else ``statement_error``.
+        RefusedRecordError with the row, for an error of the data (``is_refusal``, and a value that
+        is too deep or too long for its type) whose context names one; else ``statement_error``.
     """
     what = f"COPY to table {shown}"
     code = error.sqlstate or ""
     found = _CONTEXT.search(error.diag.context or "")
-    if found is None or code[:2] not in {"22", "23", "44", "54"}:
+    if found is None or not (is_refusal(error) or code.startswith("54")):
         return statement_error(error, what)
     number = int(found.group(1)) - 1
     for rows in batches:
