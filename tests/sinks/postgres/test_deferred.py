@@ -137,7 +137,9 @@ def test_what_a_task_looks_for_with_leaves_no_marker_but_its_own(database, mode)
         query.commit(0, query.sink.confirm([committable]))
     found = {name for (name,) in query.execute("SELECT name FROM onceforall.markers")}
     assert found == (
-        {"fence", "upserting"} if mode == "upsert" else {"", "confirmed", committable["name"]}
+        {"fence", "upserting"}
+        if mode == "upsert"
+        else {"", "confirmed", "fence", committable["name"]}
     )
 
 

@@ -114,6 +114,19 @@ def test_a_late_task_of_an_earlier_run_writes_nothing_over_one_of_another_mode_o
     assert query.all() == [(1, "old")]
 
 
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_late_task_writes_nothing_over_a_batch_of_another_mode_whose_sweep_failed(database, mode):
+    """A start goes on without a sweep that fails or hangs, and repeats it later."""
+    query = upserting(database)
+    late = query.sink.begin_transaction(query.attempt())
+    query.sink.invoke(late, rows(1, v="late"))
+    later = query.successor(mode=mode)
+    later.commit(0, later.prepare(0, rows(1, v="new")))
+    with pytest.raises(AttemptFailedError, match="too late: it belongs to generation 1"):
+        query.sink.pre_commit(late)
+    assert query.all() == [(1, "new")]
+
+
 def test_the_sweeps_of_a_run_do_not_wait_for_its_own_tasks(database):
     query = upserting(database)
     other = Query(database, None, query=query.id, name="other", mode="upsert", key="id")

@@ -54,6 +54,7 @@ def confirm(connection: Connection, batch: Batch) -> int | None:
     if complete is not None and complete.batch >= batch.batch:
         refuse_old(complete, batch)
     marker_proofs.check_predecessor(connection, batch)
+    markers.fence_out(connection, batch.owner.schema, batch.owner.query_id, batch.generation)
     with locked(connection, batch.owner, batch.generation, batch.batch, shared=False):
         if not markers.raise_to(
             connection, batch.owner, markers.CONFIRMED, Marker(batch.batch, batch.generation)

@@ -143,6 +143,9 @@ class Merger:
         connection = self._open(batch)
         try:
             self._drop_left(connection)
+            markers.fence_out(
+                connection, batch.owner.schema, batch.owner.query_id, batch.generation
+            )
             begin(connection)
             marker_proofs.check_predecessor(connection, batch)
             if not self._advance(connection, batch):
