@@ -4,6 +4,7 @@ password could leak."""
 from __future__ import annotations
 
 import base64
+import contextvars
 import copy
 import io
 import json
@@ -12,6 +13,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 from pyspark import cloudpickle
 
+from onceforall.common import user_functions
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import (
     AttemptFailedError,
@@ -48,6 +51,32 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
 # --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sasl.username", "sasl.password", "oauth_cb"])
+def test_a_function_that_hangs_is_given_up_with_its_name(monkeypatch, name):
+    monkeypatch.setattr(user_functions, "ANSWERS_WITHIN_S", 0.2)
+    over = threading.Event()
+
+    def ask():
+        # That which gives a token is called for each token.
+        return security.resolved({name: lambda *_: over.wait(60)}, {})[name](None)
+
+    try:
+        with pytest.raises(
+            AccessError, match=f"given for option '{name}' gave no answer within 0.2 s. Mend it"
+        ):
+            ask()
+    finally:
+        over.set()
+
+
+def test_a_function_that_gives_a_secret_has_the_context_of_its_caller():
+    variable = contextvars.ContextVar("variable", default="none")
+    variable.set("the caller's")
+    assert security.resolved({"sasl.password": variable.get}, {}) == {
+        "sasl.password": "the caller's"
+    }
 
 
 @pytest.mark.parametrize(

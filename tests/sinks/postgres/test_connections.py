@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from onceforall.common import user_functions
 from onceforall.embedded import EmbeddedPostgres
 from onceforall.errors import (
     AttemptFailedError,
@@ -123,6 +124,22 @@ def test_a_function_is_asked_at_each_connect(own):
     with pytest.raises(SinkCheckError, match="password authentication failed"):
         access.connect(**NAME)
     access.connect(**NAME).close()
+
+
+def test_a_function_that_hangs_is_given_up_with_its_name(monkeypatch):
+    monkeypatch.setattr(user_functions, "ANSWERS_WITHIN_S", 0.2)
+    over = threading.Event()
+    try:
+        for name, access in (
+            ("password", Access("host=127.0.0.1", password=lambda: over.wait(60))),
+            ("conninfo", Access(lambda: over.wait(60))),
+        ):
+            with pytest.raises(
+                SinkCheckError, match=f"given for '{name}' gave no answer within 0.2 s. Mend it"
+            ):
+                access.connect(**NAME)
+    finally:
+        over.set()
 
 
 def test_of_a_failing_function_only_kind_and_place_are_told(own):

@@ -15,9 +15,9 @@ password isn't quoted, any part of the text may be one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
+from onceforall.common import user_functions
 from onceforall.common.arguments import is_encodable, shown
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError
 
@@ -252,22 +252,13 @@ def address_of(parameters: Mapping[str, Any]) -> str:
 
 
 def called(name: str, function: Callable[[], Any]) -> Any:
-    """Call a user's function; of its error only the kind and the place are told, for the text
-    may hold a secret.
+    """Call a user's function; see ``user_functions.call``.
+
+    Raises:
+        SinkCheckError: it failed, or hangs.
     """
     try:
-        return function()
-    except Exception as error:  # noqa: BLE001
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        where = (
-            f" in line {trace.tb_lineno} of {Path(trace.tb_frame.f_code.co_filename).name}"
-            if trace
-            else ""
-        )
-        message = (
-            f"The function given for {name!r} raised {type(error).__name__}{where}. Mend "
-            "it, or what it asks."
-        )
+        return user_functions.call(function)
+    except user_functions.FunctionFailedError as error:
+        message = f"The function given for {name!r} {error}. Mend it, or what it asks."
     raise SinkCheckError(message)

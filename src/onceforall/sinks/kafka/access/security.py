@@ -17,9 +17,9 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from onceforall.common import user_functions
 from onceforall.errors import AttemptFailedError, OptionError
 
 _log = logging.getLogger("onceforall.sinks.kafka")
@@ -348,24 +348,10 @@ def _kind(value: object) -> str:
 
 
 def _called(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function; of its error only the kind and the place are told, for the text
-    may hold a secret.
-    """
     try:
-        return function(*arguments)
-    except Exception as error:  # noqa: BLE001
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        where = (
-            f" in line {trace.tb_lineno} of {Path(trace.tb_frame.f_code.co_filename).name}"
-            if trace
-            else ""
-        )
-        told = (
-            f"The function given for option {name!r} raised {type(error).__name__}{where}. "
-            "Mend it, or what it asks."
-        )
+        return user_functions.call(function, *arguments)
+    except user_functions.FunctionFailedError as error:
+        told = f"The function given for option {name!r} {error}. Mend it, or what it asks."
     raise AccessError(told)
 
 
