@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkCheckError
 from onceforall.protocol.history import CommitPermit
@@ -351,23 +352,26 @@ def test_a_trigger_that_notifies_is_named(database):
     assert prepared(database) == []
 
 
+class Conf:
+    def get(self, name, default=None):
+        return {"spark.sql.shuffle.partitions": "40"}.get(name, default)
+
+
+class Context:
+    defaultParallelism = 40  # noqa: N815
+
+    def getConf(self):  # noqa: N802
+        return Conf()
+
+
+class Session:
+    sparkContext, conf = Context(), Conf()  # noqa: N815
+
+
 def test_a_server_without_room_for_a_batch_is_refused_at_start(database):
     query = Query(database)
     # The session's server has 40; others use some of them.
     query.execute("BEGIN; INSERT INTO t VALUES (0, 'other'); PREPARE TRANSACTION 'somebody else'")
-
-    class Conf:
-        def get(self, name, default=None):
-            return {"spark.sql.shuffle.partitions": "40"}.get(name, default)
-
-    class Context:
-        defaultParallelism = 40  # noqa: N815
-
-        def getConf(self):  # noqa: N802
-            return Conf()
-
-    class Session:
-        sparkContext, conf = Context(), Conf()  # noqa: N815
 
     sink = PostgresSink(database, "t", mode="prepared")
     try:
@@ -379,6 +383,32 @@ def test_a_server_without_room_for_a_batch_is_refused_at_start(database):
             sink.check(StartInfo("q", "out", Session()))
     finally:
         query.execute("ROLLBACK PREPARED 'somebody else'")
+
+
+@pytest.mark.parametrize("where", ["another database", "another role"])
+def test_what_the_query_itself_left_where_no_sweep_removes_it_counts_as_others(
+    postgres, database, where
+):
+    query = Query(database, mode="prepared")
+    query.write(0, rows(1))
+    (gid,) = prepared(database)
+    query.sweep(own=True)
+    left_in = postgres.url(make_database(postgres)) if where == "another database" else database
+    role, _ = make_role(left_in, "GRANT USAGE, CREATE ON SCHEMA public TO {role}")
+    with psycopg.connect(left_in, autocommit=True) as other:
+        if where == "another role":
+            other.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        other.execute("CREATE TABLE other (id int)")
+        other.execute("BEGIN; INSERT INTO other VALUES (1)")
+        other.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+        try:
+            with pytest.raises(
+                SinkCheckError, match=r"at least 41 \(40 .*, 1 are in use by others"
+            ):
+                query.sink.check(StartInfo(query.id, query.name, Session()))
+        finally:
+            other.execute(f"ROLLBACK PREPARED '{gid}'".encode())
+    query.sink.check(StartInfo(query.id, query.name, Session()))
 
 
 @pytest.mark.long

@@ -294,12 +294,16 @@ def check_prepared(
     row = connection.execute(
         "SELECT pg_catalog.current_setting('max_prepared_transactions')::int"
     ).fetchone()
-    gids = [
-        str(gid)
-        for (gid,) in connection.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts").fetchall()
-    ]
+    # Of those with a name of this query's, a sweep removes what this role has prepared in this
+    # database. The number that the server allows is one for all.
+    gids = connection.execute(
+        "SELECT gid, owner OPERATOR(pg_catalog.=) current_user AND database "
+        "OPERATOR(pg_catalog.=) pg_catalog.current_database() FROM pg_catalog.pg_prepared_xacts"
+    ).fetchall()
     allowed = 0 if row is None else int(row[0])
-    foreign = len([gid for gid in gids if parse_gid(gid, query_id) is None])
+    foreign = len(
+        [gid for gid, is_in_reach in gids if not is_in_reach or not parse_gid(str(gid), query_id)]
+    )
     tasks = _tasks(spark, keyed=keyed)
     if allowed < tasks + foreign:
         raise SinkCheckError(
