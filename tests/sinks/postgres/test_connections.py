@@ -30,7 +30,7 @@ from onceforall.sinks.postgres import connections
 from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import SECRET_PARAMETERS, is_secret
 from onceforall.sinks.postgres.driver.start_checks import check_server
-from onceforall.sinks.postgres.server_errors import translated
+from onceforall.sinks.postgres.server_errors import statement_error, translated
 from support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -600,3 +600,20 @@ def test_of_several_hosts_the_primary_is_taken_wherever_it_stands(folder_for_all
         with Access(hosts, patience_s=10).connect(**NAME) as connection:
             assert connection.info.port == primary.port
             assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
+
+
+def test_a_time_out_that_psycopg_does_not_know_is_no_refusal_of_a_row(monkeypatch):
+    """Of codes that a server has and it lacks, a user's function may have raised the others."""
+
+    def knows_none(code):
+        raise KeyError(code)
+
+    def error_of(code):
+        error = psycopg.DatabaseError("of the server")
+        error.sqlstate = code
+        return statement_error(error, "Writing")
+
+    monkeypatch.setattr(psycopg.errors, "lookup", knows_none)
+    assert isinstance(error_of("25P04"), SinkUnavailableError)
+    assert isinstance(error_of("58ZZZ"), SinkUnavailableError)
+    assert isinstance(error_of("45000"), RefusedRecordError)

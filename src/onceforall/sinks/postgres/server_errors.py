@@ -156,7 +156,8 @@ def _is_of_users(code: str) -> bool:
     try:
         lookup(code)
     except KeyError:
-        return code[:2] not in _AWAY_CLASSES
+        # An older psycopg doesn't know each code of a newer server.
+        return code not in _AWAY and code[:2] not in _AWAY_CLASSES
     return False
 
 
