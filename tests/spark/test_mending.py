@@ -20,6 +20,8 @@ HEADER = ("v1", '{"batchWatermarkMs":7000,"batchTimestampMs":1795264652177,"conf
 OFFSETS = ('{"clicks":{"0":3}}', "-")
 PLAN = "\n".join((*HEADER, *OFFSETS))
 COMMITTED = 'v1\n{"nextBatchWatermarkMs":7000}'
+SALTED = "state/0/1/2_942eaa0c-5286-404f-89ab-7dd24a2047d0.changelog"
+"""What batch 1 has written with state of format 2."""
 
 
 class Checkpoint:
@@ -174,6 +176,42 @@ def test_sparks_torn_entry_of_the_decided_batch_is_set_aside_and_a_whole_one_sta
     mending.put_back(checkpoint.path)
     assert checkpoint.set_aside() == ["commits.1"]
     assert checkpoint.text("commits/0") == COMMITTED
+
+
+@pytest.mark.parametrize("entry", ["", "\0" * 30, None], ids=["empty", "zeros", "gone"])
+def test_what_is_planned_behind_a_decided_batch_whose_entry_is_lost_goes_with_it(checkpoint, entry):
+    """Spark finds state of format 2 by that entry; of format 1 it needs none."""
+    checkpoint.write("offsets/2", PLAN.replace(":3", ":9"))
+    checkpoint.write("state/0/1/2.changelog", "of format 1")
+    assert mending.put_back(checkpoint.path).steps == ()
+    checkpoint.write(SALTED, "of batch 1")
+    if entry is not None:
+        checkpoint.write("commits/1", entry)
+    checkpoint.write("offsets/3", PLAN.replace(":3", ":12"))
+    foretold = mending.put_back(checkpoint.path, dry_run=True).steps
+    assert mending.put_back(checkpoint.path).steps == foretold
+    assert {"offsets.2", "offsets.3"} == {*checkpoint.set_aside()} - {"commits.1"}
+    assert checkpoint.text("offsets/1") == PLAN
+    assert mending.put_back(checkpoint.path).steps == ()
+
+
+def test_a_plan_stays_whose_run_has_only_just_written_the_entry_before_it(
+    checkpoint, before_it_is_set_aside
+):
+    checkpoint.write(SALTED, "of batch 1")
+    checkpoint.write("offsets/2", PLAN.replace(":3", ":9"))
+    before_it_is_set_aside(lambda: checkpoint.write("commits/1", COMMITTED))
+    mending.put_back(checkpoint.path)
+    assert checkpoint.text("offsets/2") == PLAN.replace(":3", ":9")
+
+
+def test_a_plan_behind_a_batch_that_has_no_plan_any_more_is_left_to_the_start(checkpoint):
+    checkpoint.write(SALTED, "of batch 1")
+    checkpoint.lose("offsets/1")
+    checkpoint.lose("offsets/0")
+    checkpoint.write("offsets/2", PLAN.replace(":3", ":9"))
+    mending.put_back(checkpoint.path)
+    assert checkpoint.text("offsets/2") == PLAN.replace(":3", ":9")
 
 
 def test_sparks_torn_entries_of_a_plain_query_are_not_touched_for_its_rows_are_visible(tmp_path):

@@ -56,6 +56,7 @@ def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     repairs = [*_identity(checkpoint, known), *_taken_away(checkpoint, known)]
     commit = known.commit
     last = -1 if commit is None else commit.batch
+    plan: list[Repair] = []
     if commit is not None:
         plan = _plan_of_decided(checkpoint, commit)
         repairs += [*plan, *_plan_before(checkpoint, known, will_be_there=bool(plan))]
@@ -82,6 +83,8 @@ def needed(checkpoint: AnyPath, known: Known) -> list[Repair]:
     )
     repairs += _undecided_plans(checkpoint, commit, finished, behind)
     if not keeps_no_torn_file(checkpoint):
+        if commit is not None and last == finished:
+            repairs += _plans_behind_unfinished(checkpoint, commit, is_put_back=bool(plan))
         repairs += _source_logs(checkpoint, behind, is_new=is_new)
         # Before the first claim state may be that of a start which is alive, and it would bear no
         # generation by which it came back.
@@ -117,6 +120,34 @@ def _undecided_plans(
                 Repair(file, "is not decided, and a source doesn't know its input any more")
             )
     return repairs
+
+
+def _plans_behind_unfinished(
+    checkpoint: AnyPath, commit: Commit, *, is_put_back: bool
+) -> list[Repair]:
+    """Return the repairs of plans behind the last decided batch whose entry in Spark's commit log
+    was lost: Spark would go on behind it all the same. State of format 2 it would not find then,
+    for that entry names its files; without these plans it runs the decided batch again.
+
+    Args:
+        checkpoint: its folder.
+        commit: the last decision.
+        is_put_back: its plan is, before. One that says something else is the command's affair.
+    """
+    last = commit.batch
+    entry = checkpoint / "commits" / str(last)
+    # Plans first: a run that is alive writes the entry before it plans the next batch.
+    behind = [file for batch, file in _numbered(checkpoint / "offsets") if batch > last]
+    is_there = is_put_back or _offsets_in(checkpoint / "offsets" / str(last)) == commit.offsets
+    if not (behind and is_there) or _is_entry(entry, lines=2):
+        return []
+    versions = (
+        each for each in files_below(checkpoint / "state") if state_version(each) == last + 1
+    )
+    if not any("_" in each.name for each in versions):
+        return []
+    why = f"was planned behind batch {last}, whose entry in commits is gone, and is not decided"
+    return [Repair(file, why, is_bad=lambda _: not _is_entry(entry, lines=2)) for file in behind]
 
 
 def _lacks_input(
