@@ -67,8 +67,9 @@ def write_stream(frame: DataFrame) -> StreamWriter:
         frame: any streaming DataFrame, of a classic session or of Spark Connect.
 
     Returns:
-        A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once, then
-        ``start``.
+        A writer with these methods of Spark's ``DataStreamWriter``: ``queryName``, ``outputMode``,
+        ``trigger``, ``option``, ``options`` and ``start``. Call ``to`` at least once, which takes
+        the place of ``format``, ``foreachBatch`` and the like, then ``start``.
 
     Raises:
         UnsupportedQueryError: the frame is not streaming.
@@ -179,8 +180,9 @@ def exactly_once(
 
 
 class StreamWriter:
-    """Builds and starts an exactly-once query; it mirrors Spark's ``DataStreamWriter``. Each
-    method returns the writer itself.
+    """Builds and starts an exactly-once query, with those methods of Spark's ``DataStreamWriter``
+    that don't say where rows go: that is ``to``. Each of them, but ``start``, returns the writer
+    itself.
     """
 
     def __init__(self, frame: DataFrame) -> None:
