@@ -391,11 +391,19 @@ def test_a_table_is_persisted_and_given_up_for_each_write(split, source, spark, 
     assert written == sorted([*expected(), *(f"w{n}" for n in range(COUNT))])
 
 
-@pytest.mark.parametrize("how", ["persist", "cache"])
+@pytest.mark.parametrize("how", ["persist", "cache", "persist in a thread"])
 @pytest.mark.long
 def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
     split, source, spark, tmp_path, how
 ):
+    method, _, in_a_thread = how.partition(" ")
+
+    def kept(frame):
+        if not in_a_thread:
+            return getattr(frame, method)()
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(getattr(frame, method)).result()
+
     def by_another_thread():
         clearing = threading.Thread(target=spark.newSession().catalog.clearCache)
         clearing.start()
@@ -407,7 +415,7 @@ def test_what_somebody_takes_away_before_the_first_write_fails_the_attempt(
     def process(batch, batch_id, transaction):
         given_up = batch.select("key").persist()
         given_up.unpersist()
-        drawn = getattr(batch.withColumn("token", F.expr(DRAWN)), how)()
+        drawn = kept(batch.withColumn("token", F.expr(DRAWN)))
         drawn.count()
         by_whom.pop(0)()
         transaction.write("low", low(drawn))
@@ -698,6 +706,20 @@ def test_a_thread_of_the_function_may_give_up_what_the_function_has_persisted(sp
         thread = threading.Thread(target=drawn.unpersist)
         thread.start()
         thread.join()
+        transaction.write("low", drawn.select("value"))
+
+    assert split(process, source.stream()) == expected()
+
+
+def test_what_a_thread_of_the_function_has_persisted_a_thread_may_clear(split, source):
+    source.add(*({"key": "k", "value": f"v{n}"} for n in range(COUNT)))
+
+    def process(batch, batch_id, transaction):
+        drawn = batch.withColumn("token", F.expr(DRAWN))
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(drawn.persist).result()
+            drawn.count()
+            threads.submit(batch.sparkSession.catalog.clearCache).result()
         transaction.write("low", drawn.select("value"))
 
     assert split(process, source.stream()) == expected()

@@ -220,7 +220,10 @@ class ClassicJobs:
     def around_the_function(self) -> AbstractContextManager[None]:
         """Note what the function persists."""
         self._caches.begin()
-        return noting(self._caches.noted)
+        noted = self._caches.noted
+        jvm_frame: Any = self._batch._jdf  # noqa: SLF001  Spark offers this in no other way
+        noted.session = jvm_frame.sparkSession()
+        return noting(noted)
 
     @staticmethod
     def without_ordering(frame: DataFrame) -> DataFrame:

@@ -35,10 +35,13 @@ class Noted:
     Attributes:
         frames: by ``persist`` and ``cache``, without those that it has taken out of the cache.
         others: whether it has persisted in other ways, too: a table by its name, an RDD.
+        session: the JVM's of the batch, which no other query has; what threads of the function do
+            is known by it. None: only what the function's own thread does is noted.
     """
 
     frames: list[DataFrame] = field(default_factory=list)
     others: bool = False
+    session: Any = field(default=None, repr=False, compare=False)
 
 
 _lock = threading.Lock()
@@ -55,8 +58,8 @@ def is_cached(frame: DataFrame) -> bool:
 
 @contextmanager
 def noting(noted: Noted) -> Iterator[None]:
-    """Note what this thread persists within, and doesn't take out of the cache again; a frame may
-    be taken out of it by any thread.
+    """Note what this thread persists within, and others do in the batch's session, and what isn't
+    taken out of the cache again; a frame may be taken out of it by any thread.
 
     Args:
         noted: takes it.
@@ -108,18 +111,39 @@ def _end(noted: Noted) -> None:
             setattr(owner, name, original)
 
 
-def _here() -> Noted | None:
-    """What the function notes that this thread runs."""
+def _here(owner: Any) -> Noted | None:
+    """Return what the function notes that this thread runs, or that has started it, as far as the
+    session tells.
+
+    Args:
+        owner: a frame, a catalog, a session or an RDD.
+    """
     noted: Noted | None = getattr(_of_thread, "noted", None)
-    return noted
+    if noted is not None:
+        return noted
+    with _lock:
+        active = [each for each in _active if each.session is not None]
+    try:
+        session = owner._jdf.sparkSession() if hasattr(owner, "_jdf") else owner._jsparkSession  # noqa: SLF001
+        return next((each for each in active if each.session.equals(session)), None)
+    except Exception:  # noqa: BLE001  an RDD has no session; and whatever fails here, Spark says
+        return None
+
+
+def _forget(noted: Noted, gone: Callable[[DataFrame], bool]) -> None:
+    """Take frames from what is noted; other threads note at the same time."""
+    taken = [each for each in noted.frames if gone(each)]
+    with _lock:
+        noted.frames[:] = [each for each in noted.frames if not any(each is one for one in taken)]
 
 
 def _noted(original: _Method) -> _Method:
     def persist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
         persisted = original(frame, *arguments, **named)
-        noted = _here()
+        noted = _here(frame)
         if noted is not None and is_cached(frame):  # not with `StorageLevel.NONE`
-            noted.frames.append(frame)
+            with _lock:
+                noted.frames.append(frame)
         return persisted
 
     return persist
@@ -127,7 +151,7 @@ def _noted(original: _Method) -> _Method:
 
 def _noted_otherwise(original: _Method) -> _Method:
     def persist(owner: Any, *arguments: Any, **named: Any) -> Any:
-        noted = _here()
+        noted = _here(owner)
         if noted is not None:
             noted.others = True
         return original(owner, *arguments, **named)
@@ -141,14 +165,13 @@ def _forgotten(original: _Method) -> _Method:
             active = [*_active]
         for noted in active:
             # Whoever has the function's own object does it for the function, in a thread of its.
-            noted.frames[:] = [each for each in noted.frames if each is not frame]
-        noted_here = _here()
-        if noted_here is not None and noted_here.frames:
+            _forget(noted, lambda each: each is frame)
+        noted_here = _here(frame)
+        if noted_here is not None:
             # Another object may have the same cache.
-            frames = noted_here.frames
-            frames[:] = [each for each in frames if not each.sameSemantics(frame)]
+            _forget(noted_here, lambda each: each.sameSemantics(frame))
         answer = original(frame, *arguments, **named)
-        _forget_what_is_gone()
+        _forget_what_is_gone(frame)
         return answer
 
     return unpersist
@@ -157,7 +180,7 @@ def _forgotten(original: _Method) -> _Method:
 def _emptying(original: _Method) -> _Method:
     def empty(owner: Any, *arguments: Any, **named: Any) -> Any:
         answer = original(owner, *arguments, **named)
-        _forget_what_is_gone()
+        _forget_what_is_gone(owner)
         return answer
 
     return empty
@@ -167,16 +190,16 @@ def _statement(original: _Method) -> _Method:
     def sql(session: Any, sqlQuery: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N803  Spark's
         answer = original(session, sqlQuery, *arguments, **named)
         if not (isinstance(sqlQuery, str) and _READS.match(sqlQuery)):
-            noted = _here()
+            noted = _here(session)
             if noted is not None and isinstance(sqlQuery, str) and _CACHES.search(sqlQuery):
                 noted.others = True
-            _forget_what_is_gone()
+            _forget_what_is_gone(session)
         return answer
 
     return sql
 
 
-def _forget_what_is_gone() -> None:
-    noted = _here()
-    if noted is not None and noted.frames:
-        noted.frames[:] = [each for each in noted.frames if is_cached(each)]
+def _forget_what_is_gone(owner: Any) -> None:
+    noted = _here(owner)
+    if noted is not None:
+        _forget(noted, lambda each: not is_cached(each))
