@@ -5,6 +5,7 @@ that it is known what each row must bear: of its id, or of the last id that a co
 ``columns`` computes it with Spark, ``Expected`` with Python.
 """
 
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 from onceforall.testing.checker import contents_of
@@ -18,6 +19,7 @@ SPREAD_US = 600_000_000
 """Timestamps stay within so much of the world's beginning: brokers refuse later ones, and delete
 old ones."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _BEFORE, _BEHIND = 'ü☃𝄞 "', '"\t\\\n'
 
 
@@ -98,7 +100,7 @@ class Expected:
         return [
             [_note(n) for n in numbers],
             [None if n % 5 == 4 else Decimal(n * 125).scaleb(-4) for n in numbers],
-            self._times_us(numbers),
+            [_EPOCH + timedelta(microseconds=each) for each in self._times_us(numbers)],
             [_raw(n) for n in numbers],
             [n / 3.0 for n in numbers],
             [None if n % 13 == 7 else n % 3 == 0 for n in numbers],

@@ -167,6 +167,21 @@ def at(microsecond):
         ([[("a", b"x"), ("a", None)]], [[("a", None), ("a", b"x")]]),
         ([[("a", None)]], [[("a", b"")]]),
         ([[]], [None]),
+        ([1], ["1"]),
+        ([1], [True]),
+        ([Decimal("1.5")], ["1.5"]),
+        ([1.0], [1]),
+        ([1.0], ["3ff0000000000000"]),
+        ([True], ["true"]),
+        ([b"a"], ["61"]),
+        ([b"a"], [61]),
+        ([date(2026, 1, 2)], ["2026-01-02"]),
+        ([at(1)], [1_767_225_600_000_001]),
+        ([date(2026, 1, 1)], [at(0)]),
+        ([[]], ["[]"]),
+        ([{}], [[]]),
+        ([[1]], [["1"]]),
+        ([{"a": 1}], [{"a": "1"}]),
     ],
 )
 def test_different_values_have_different_contents(one, other):
@@ -187,6 +202,10 @@ def test_different_values_have_different_contents(one, other):
         ([{"a": 1, "b": 2}], [{"b": 2, "a": 1}]),
         ([math.nan], [-math.nan]),
         ([np.float64(1.5)], [1.5]),
+        ([np.float32(0.5)], [0.5]),
+        ([np.int32(-7)], [-7]),
+        ([np.bool_(True)], [True]),
+        ([np.str_("a")], ["a"]),
     ],
 )  # fmt: skip
 def test_equal_values_have_equal_contents_whatever_a_sink_makes_of_them(one, other):

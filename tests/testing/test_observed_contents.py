@@ -122,6 +122,17 @@ def test_a_changed_value_of_any_column_of_a_table_is_reported(filled):
         assert found_in(observer.rows()).ok
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "note"])
+def test_a_column_that_became_text_is_reported(filled, name):
+    database, connection = filled
+    connection.execute(f"ALTER TABLE out ALTER {name} TYPE text")
+    observer = PostgresObserver(database, "out", content=NAMES, key_column=None)
+    report = found_in(observer.rows())
+    nulls = columns(range(ROWS))[name].count(None)
+    assert report.kinds() == {findings.WRONG_VALUE}
+    assert report.sinks["out"].changed == ROWS - nulls
+
+
 def test_an_empty_table_and_infinite_dates_can_be_read(filled):
     database, connection = filled
     observer = PostgresObserver(database, "out", content=NAMES, key_column=None)
@@ -134,11 +145,11 @@ def test_an_empty_table_and_infinite_dates_can_be_read(filled):
 # --- files ----------------------------------------------------------------------------------------
 
 
-def written(path, format_, changed=None, swapped=(), **more):
+def written(path, format_, changed=None, swapped=(), texts=None, **more):
     """A folder of ``FileSink`` with one batch of which one value is another one."""
     sink = FileSink(path, format=format_)
     sink.check(StartInfo(QUERY, "files"))
-    values = columns(range(ROWS))
+    values = columns(range(ROWS)) | (texts or {})
     if changed is not None:
         values[changed][CHANGED] = OTHER[changed]
     ids = list(range(ROWS))
@@ -164,6 +175,14 @@ def test_files_have_the_contents_that_were_written(tmp_path, format_):
     rows = written(tmp_path, format_).rows()
     assert rows.contents.tolist() == contents(rows.ids).tolist()
     assert found_in(rows).ok
+
+
+@pytest.mark.parametrize("name", ["number", "flag", "day"])
+def test_a_column_of_a_file_that_became_text_is_reported(tmp_path, name):
+    texts = [None if each is None else str(each).lower() for each in columns(range(ROWS))[name]]
+    report = found_in(written(tmp_path, "parquet", texts={name: texts}).rows())
+    assert report.kinds() == {findings.WRONG_VALUE}
+    assert report.sinks["out"].changed == ROWS - texts.count(None)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,8 +3,8 @@
 An observer of any sink and a ``Truth`` must come to the same number, so each value is written in a
 form that is no sink's own: a null is told from an empty text, a decimal has no trailing zeros, a
 double is its bits, an instant its microseconds since 1970 (one without a zone counts as UTC), bytes
-are hexadecimal digits. Each value has its length before it, so that nothing can move from one
-column to the next.
+are hexadecimal digits. Each value has a letter for its type before it, so that 1 is told from "1",
+and its length, so that nothing can move from one column to the next.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ from onceforall.testing.checker.rows import Array, Numbers
 
 NULL = "-"
 """How a value that is missing is written; no other begins with a hyphen."""
+
+TEXT, BOOLEAN, NUMBER, DOUBLE, INSTANT, DATE, BYTES = "tbnfidx"
+"""The letters of types. A whole number and a decimal of the same value are equal, and so are a
+double and the float that it is. What is of no other type here counts as its text.
+"""
+
+_LIST, _MAP = "lm"
 
 DIGEST_BYTES = 8
 """So many bytes of a row's SHA-256 are its number, the first one first."""
@@ -58,14 +65,19 @@ def _written(value: Any) -> str:
     if value is None:
         return NULL
     kind = type(value)
-    text = value if kind is str else _WRITERS.get(kind, _other)(value)
-    return f"{len(text)}:{text}"
+    letter, writer = (TEXT, str) if kind is str else _WRITERS.get(kind) or _writer_of(value)
+    text = writer(value)
+    return f"{letter}{len(text)}:{text}"
 
 
 def _decimal(value: Decimal) -> str:
     text = format(value, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
+
+
+def _boolean(value: Any) -> str:
+    return "true" if value else "false"
 
 
 def _double(value: float) -> str:
@@ -88,30 +100,32 @@ def _map(value: Mapping[Any, Any]) -> str:
     return "{" + "".join(parts) + "}"
 
 
-def _other(value: Any) -> str:
-    for kind, writer in _WRITERS.items():
-        if isinstance(value, kind):
-            return writer(value)
-    return str(value)
+def _writer_of(value: Any) -> _Writer:
+    return next((found for kind, found in _WRITERS.items() if isinstance(value, kind)), (TEXT, str))
 
 
-_WRITERS: Mapping[type, Callable[[Any], str]] = {
-    str: str,
-    bool: lambda value: "true" if value else "false",
-    int: str,
-    float: _double,
-    Decimal: _decimal,
-    datetime: _instant,
-    date: date.isoformat,
-    bytes: bytes.hex,
-    bytearray: bytearray.hex,
-    memoryview: memoryview.hex,
-    list: _list,
-    tuple: _list,
-    dict: _map,
+_Writer = tuple[str, Callable[[Any], str]]
+
+_WRITERS: Mapping[type, _Writer] = {
+    str: (TEXT, str),
+    bool: (BOOLEAN, _boolean),
+    np.bool_: (BOOLEAN, _boolean),
+    int: (NUMBER, str),
+    np.integer: (NUMBER, str),
+    float: (DOUBLE, _double),
+    np.floating: (DOUBLE, _double),
+    Decimal: (NUMBER, _decimal),
+    datetime: (INSTANT, _instant),
+    date: (DATE, date.isoformat),
+    bytes: (BYTES, bytes.hex),
+    bytearray: (BYTES, bytearray.hex),
+    memoryview: (BYTES, memoryview.hex),
+    list: (_LIST, _list),
+    tuple: (_LIST, _list),
+    dict: (_MAP, _map),
 }
-"""By type; what is of a type below one of these is written like it. A datetime comes before a date,
-which it is too.
+"""By type: its letter, and what writes a value. What is of a type below one of these is written
+like it. A datetime comes before a date, which it is too.
 """
 
 

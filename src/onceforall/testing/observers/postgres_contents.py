@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceforall.sinks.postgres.texts import as_text
-from onceforall.testing.checker.contents import DIGEST_BYTES, NULL
+from onceforall.testing.checker.contents import (
+    BOOLEAN,
+    BYTES,
+    DATE,
+    DIGEST_BYTES,
+    DOUBLE,
+    INSTANT,
+    NULL,
+    NUMBER,
+    TEXT,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -22,15 +32,21 @@ _MICROSECONDS = (
     "ELSE {0}::pg_catalog.text END"
 )
 _BITS = "pg_catalog.encode(pg_catalog.float8send({0}::pg_catalog.float8), 'hex')"
-_WRITTEN: Mapping[str, str] = {
-    "bytea": "pg_catalog.encode({0}, 'hex')",
-    "date": "pg_catalog.to_char({0}, 'YYYY-MM-DD')",
-    "float4": _BITS,
-    "float8": _BITS,
-    "numeric": "pg_catalog.trim_scale({0})::pg_catalog.text",
-    "timestamp": _MICROSECONDS,
-    "timestamptz": _MICROSECONDS,
+_CAST = "{0}::pg_catalog.text"
+_WRITTEN: Mapping[str, tuple[str, str]] = {
+    "bool": (BOOLEAN, _CAST),
+    "bytea": (BYTES, "pg_catalog.encode({0}, 'hex')"),
+    "date": (DATE, "pg_catalog.to_char({0}, 'YYYY-MM-DD')"),
+    "float4": (DOUBLE, _BITS),
+    "float8": (DOUBLE, _BITS),
+    "int2": (NUMBER, _CAST),
+    "int4": (NUMBER, _CAST),
+    "int8": (NUMBER, _CAST),
+    "numeric": (NUMBER, "pg_catalog.trim_scale({0})::pg_catalog.text"),
+    "timestamp": (INSTANT, _MICROSECONDS),
+    "timestamptz": (INSTANT, _MICROSECONDS),
 }
+"""By type: its letter, and the expression of a value."""
 
 
 def content_expression(
@@ -59,12 +75,9 @@ def _value(column: str, type_oid: int, type_name: str) -> sql.Composable:
     from psycopg import sql
 
     name = sql.Identifier(column)
-    text = (
-        sql.SQL(_WRITTEN[type_name]).format(name)
-        if type_name in _WRITTEN
-        else as_text(name, type_oid)
-    )
+    letter, written = _WRITTEN.get(type_name, (TEXT, ""))
+    text = sql.SQL(written).format(name) if written else as_text(name, type_oid)
     return sql.SQL(
-        "COALESCE(pg_catalog.length({0})::pg_catalog.text OPERATOR(pg_catalog.||) ':' "
-        "OPERATOR(pg_catalog.||) ({0}), {1})"
-    ).format(text, sql.Literal(NULL))
+        "COALESCE({2} OPERATOR(pg_catalog.||) pg_catalog.length({0})::pg_catalog.text "
+        "OPERATOR(pg_catalog.||) ':' OPERATOR(pg_catalog.||) ({0}), {1})"
+    ).format(text, sql.Literal(NULL), sql.Literal(letter))
