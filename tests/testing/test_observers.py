@@ -502,14 +502,14 @@ def test_a_server_that_does_not_answer_holds_nobody_up(filled):
 class Folder:
     """A FileSink's folder, written to by hand as the coordinator and Spark's tasks would."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, path, sink="files"):
+        self.path, self.name = path, sink
         self.sink = FileSink(path, format="json", partition_by=["key"])
-        self.sink.check(StartInfo(QUERY, "files"))
+        self.sink.check(StartInfo(QUERY, sink))
 
     def prepare(self, rows, batch, slot=0, generation=0):
         transaction = self.sink.begin_transaction(
-            TaskAttempt(QUERY, "files", generation, batch, 0, slot, slot)
+            TaskAttempt(QUERY, self.name, generation, batch, 0, slot, slot)
         )
         columns = {
             "value": pa.array([str(n) for n in rows]),
@@ -556,6 +556,15 @@ def test_committed_files_are_read_and_what_lies_beside_them_is_left_over(tmp_pat
     some.unlink()
     with pytest.raises(SinkUnavailableError, match="missing or damaged"):
         FileObserver(tmp_path / "out").rows()
+
+
+def test_attempts_of_two_sinks_of_one_folder_are_all_told(tmp_path):
+    one, other = Folder(tmp_path / "out"), Folder(tmp_path / "out", sink="other")
+    names = {c["name"] for folder in (one, other) for c in folder.commit(0)}
+    assert len(names) == 4
+    assert FileObserver(tmp_path / "out").attempts() == {0: names}
+    (alone,) = FileObserver(tmp_path / "out", sink="other").attempts().values()
+    assert len(alone) == 2
 
 
 def test_a_damaged_manifest_is_an_error_and_not_an_empty_folder(tmp_path):

@@ -206,3 +206,26 @@ def test_a_start_syncs_every_folder_above_the_sinks_whoever_made_it(tmp_path, re
     check_folder(root)
     for folder in (root, root.parent, root.parent.parent, tmp_path):
         recorder.synced(folder)
+
+
+@pytest.mark.parametrize(("code", "refuses"), [(errno.EIO, True), (errno.EINVAL, False)])
+def test_a_folder_above_that_the_disk_could_not_sync_is_not_taken_for_durable(
+    tmp_path, monkeypatch, code, refuses
+):
+    """The kernel tells an error of the disk once; the next sync succeeds without the name."""
+    root, fsync = tmp_path / "above" / "out", os.fsync
+    root.mkdir(parents=True)
+    check_folder(root)
+    above = (tmp_path / "above").stat().st_ino
+
+    def failing(descriptor):
+        if os.fstat(descriptor).st_ino == above:
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    if refuses:
+        with pytest.raises(SinkCheckError, match="above.*can't be synced.*Check the disk"):
+            check_folder(root)
+    else:
+        check_folder(root)

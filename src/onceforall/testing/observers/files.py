@@ -122,7 +122,11 @@ class FileObserver:
         Raises:
             The errors of ``rows``.
         """
-        return {batch.files.batch: batch.files.attempts for batch in self._batches()}
+        found: dict[int, frozenset[str]] = {}
+        # Other sinks and queries of this folder have batches of the same number.
+        for each in self._batches():
+            found[each.files.batch] = found.get(each.files.batch, frozenset()) | each.files.attempts
+        return found
 
     def leftovers(self) -> list[str]:
         """Return what lies in the folder and is neither a committed file nor a manifest: temp

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import time
@@ -108,10 +109,17 @@ def _sync_found(root: Path) -> None:
     """
     Tree(root).sync_all([root, root / HOME])
     for above in root.parents:
-        # What we may not open, no start of ours can have made; and on autofs, or a read-only image,
-        # none can be synced.
-        with contextlib.suppress(OSError):
-            sync_folder(above)
+        _sync_above(above)
+
+
+def _sync_above(folder: Path) -> None:
+    # What we may not open, no start of ours can have made; and on autofs, or a read-only image,
+    # none can be synced. But a disk that failed may have lost a name, and says so only once.
+    try:
+        sync_folder(folder)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise
 
 
 def _check_links(root: Path) -> None:
