@@ -79,7 +79,7 @@ class Campaign:
         self.lanes = lanes
         self.scenario_s = scenario_s
         self._mounts = mounts
-        wanted = [
+        self._wanted = wanted = [
             cell
             for cell in (matrix.all_cells() if cells is None else cells)
             if not self.results.is_covered(cell.id)
@@ -99,7 +99,8 @@ class Campaign:
 
     def run(self):
         """Run to the end, once; return whether no violation and no stuck query was found, and
-        every cell that was tried was reached."""
+        every cell that was tried was reached. Cells that nobody had the time to try are said, as
+        in the page; the next run goes on with them."""
         with self._lock:
             return self._run()
 
@@ -134,6 +135,9 @@ class Campaign:
         )
         if missed:
             self.say(f"{len(missed)} cells were not reached: {'; '.join(missed)}")
+        left = [cell.id for cell in self._wanted if cell.id not in data["cells"]]
+        if left:
+            self.say(f"{len(left)} of {len(self._wanted)} cells were not tried: {left[0]}, …")
         if had_to_do and not self._done:
             self.say("nothing was done: the time is too short")
         return (

@@ -68,30 +68,30 @@ def on_s3(arena):
             "onceforall.store.client": "obstore",
             **siege.world.config.get("options", {}),
         }
-    late = []
+    late, planned = [], Planned(siege)
 
     def plan(does, key, method=None, **more):
-        getattr(proxy, does)(
+        fault = getattr(proxy, does)(
             method=method,
             key=key,
             nth=arena.rng.randint(1, 6),
             count=arena.rng.randint(1, 3),
             **more,
         )
-        siege.struck(f"S3: {NAMES[does]}")
+        planned.add(f"S3: {NAMES[does]}", fault)
 
     def answered():
         status = arena.rng.choice([500, 503])
-        proxy.answer(status, key=ANYTHING, nth=arena.rng.randint(1, 6))
-        siege.struck(f"S3: answered with {status}")
+        fault = proxy.answer(status, key=ANYTHING, nth=arena.rng.randint(1, 6))
+        planned.add(f"S3: answered with {status}", fault)
 
     def conflict():
-        proxy.answer(409, "PUT", OUR_LOG, kind="create", nth=arena.rng.randint(1, 4))
-        siege.struck("S3: answered with 409")
+        fault = proxy.answer(409, "PUT", OUR_LOG, kind="create", nth=arena.rng.randint(1, 4))
+        planned.add("S3: answered with 409", fault)
 
     def come_late():
         late.append(proxy.late("PUT", OUR_LOG, kind="create", nth=arena.rng.randint(1, 4)))
-        siege.struck("S3: a create that lands later")
+        planned.add("S3: a create that lands later", late[-1])
 
     def land():
         while late:
@@ -107,9 +107,29 @@ def on_s3(arena):
         come_late,
         land,
     ]
-    _besiege(siege, network)
+    _besiege(siege, network, planned.count)
     land()
+    planned.count()
     siege.judge()
+
+
+class Planned:
+    """Faults that wait for a request: each is counted when it has happened, and not when it was
+    planned. Those whose request never comes prove nothing."""
+
+    def __init__(self, siege):
+        self._siege = siege
+        self._faults = []
+
+    def add(self, name, fault):
+        self._faults.append((name, fault))
+
+    def count(self):
+        """Count those that have happened since."""
+        met = [(name, fault) for name, fault in self._faults if fault.requests]
+        self._faults = [(name, fault) for name, fault in self._faults if not fault.requests]
+        for name, _ in met:
+            self._siege.struck(name)
 
 
 def on_hdfs(arena):
@@ -138,7 +158,7 @@ def _siege(arena, place, **config):
     return Siege(arena, world, arena.watch(world))
 
 
-def _besiege(siege, network):
+def _besiege(siege, network, count=lambda: None):
     arena = siege.arena
     siege.begin()
     kills = [
@@ -157,3 +177,4 @@ def _besiege(siege, network):
             arena.rng.choice(network)()
         arena.rng.choice(others if number % 4 == 3 else kills)()
         siege.progress()
+        count()

@@ -11,14 +11,16 @@ import pytest
 from chaos import __main__ as command
 from chaos import matrix
 from chaos.__main__ import MOUNTING
-from chaos.arena import Scenario, StuckError
+from chaos.arena import Arena, Scenario, StuckError
 from chaos.campaign import Campaign
 from chaos.nemeses import SCENARIOS
 from chaos.nemeses_siege import PLAIN_RESTARTS, Siege
+from chaos.nemeses_stores import Planned
 from chaos.page import compact, publish, write_page
 from chaos.recipes_more import RECIPES
 from chaos.results import PUBLISHED, Results, _empty
 from onceforall.failpoints.catalogue import CATALOGUE
+from support.http_faults import Fault, Request
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
@@ -137,6 +139,28 @@ def test_scenarios_have_their_share_of_the_time_before_the_matrix_is_done(tmp_pa
     assert begun[0] == "unit"
     assert {"a", "b"} <= set(begun[:10])
     assert begun.count("a") == begun.count("b") == 40
+
+
+def test_cells_that_there_was_no_time_to_try_are_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("support.class_archive.make", lambda _: None)
+    monkeypatch.setattr(Campaign, "_servers", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(Campaign, "_unit", lambda self, unit, servers: None)
+    Campaign(tmp_path, minutes=0, lanes=1, cells=CELLS).run()
+    assert f"1 of 1 cells were not tried: {CELLS[0].id}" in capsys.readouterr().out
+
+
+def test_a_fault_that_waits_for_a_request_counts_when_it_has_happened(tmp_path):
+    met, unmet = (Fault("cut", "PUT", "key", None, 1, 1, None) for _ in range(2))
+    arena = Arena(tmp_path, 1, 1, lambda text: None)
+    planned = Planned(arena)
+    planned.add("met", met)
+    planned.add("unmet", unmet)
+    planned.count()
+    assert arena.faults() == {}
+    assert met.takes(Request("PUT", "/bucket/key", (), b""))
+    for _ in range(2):
+        planned.count()
+        assert arena.faults() == {"met": 1}
 
 
 class Ending:

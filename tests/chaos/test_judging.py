@@ -9,10 +9,12 @@ from chaos import contents, workload
 from chaos.judging import Watch
 from chaos.worlds import KEYS
 from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.protocol.history import CommitPermit
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.files import FileSink
+from onceforall.testing.observers import FileObserver
 
 QUERY = "7f000001-0000-4000-8000-000000000001"
 ROWS, BATCHES = 20, 2
@@ -42,7 +44,7 @@ def write(world, change=lambda columns: None):
     sink.check(StartInfo(QUERY, "files"))
     log = CommitLog(LocalStore(world.log))
     generation = log.claim(Claim(QUERY, "run", str(world.checkpoint))).generation
-    (world.checkpoint / "commits").mkdir()
+    (world.checkpoint / "commits").mkdir(exist_ok=True)
     (world.checkpoint / "metadata").write_text(f'{{"id": "{QUERY}"}}')
     for batch in range(BATCHES):
         committables = []
@@ -94,6 +96,25 @@ def test_what_is_right_is_not_blamed(world):
     while_running, verdict = judged(world)
     assert (while_running, verdict.violations) == ([], [])
     assert verdict.records == ROWS * BATCHES
+
+
+def test_a_sink_that_was_only_read_before_it_had_a_row_was_not_watched(world, monkeypatch):
+    (world.checkpoint / "commits").mkdir()
+    watch = Watch(world)
+    watch.look()
+    write(world)
+
+    def away(observer):
+        raise SinkUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileObserver, "rows", away)
+        watch.look()
+    watch._torn_reads.clear()
+    verdict = watch.quiet()
+    watch.close()
+    (violation,) = verdict.violations
+    assert violation.startswith("nothing-read: files: while drivers ran it showed no row")
 
 
 @pytest.mark.parametrize("name", contents.NAMES)
