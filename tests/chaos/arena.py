@@ -3,6 +3,7 @@ what it came to."""
 
 import contextlib
 import random
+import re
 import shutil
 import subprocess
 import time
@@ -44,12 +45,20 @@ class Scenario:
         faults: what is done, as the results page names it.
         run: does it until the arena's deadline, heals, and judges.
         weight: how often it comes, beside the others.
+        kinds: a regular expression for each kind of fault that it does, found in the name under
+            which that is counted. One that never happens proves nothing.
     """
 
     name: str
     faults: tuple[str, ...]
     run: Callable
     weight: int = 1
+    kinds: tuple[str, ...] = ()
+
+    def never(self, by_fault):
+        """The kinds of fault that never happened, of how often each fault did by its name."""
+        happened = [name for name, count in by_fault.items() if count and UNNOTICED not in name]
+        return [kind for kind in self.kinds if not any(re.search(kind, name) for name in happened)]
 
 
 class StuckError(Exception):

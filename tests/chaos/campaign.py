@@ -17,7 +17,7 @@ from pathlib import Path
 from chaos import matrix
 from chaos.arena import StuckError
 from chaos.judging import Watch
-from chaos.page import write_page
+from chaos.page import never_happened, write_page
 from chaos.results import Results
 from chaos.worlds import Servers
 from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
@@ -29,6 +29,11 @@ LAST_START_S = 75
 SCENARIOS_SHARE = 0.4
 """Of the lanes' time, as long as the matrix isn't done: on a slow machine it takes all the time
 that there is, and each kind of fault has its turn."""
+
+
+ENOUGH_RUNS = 20
+"""A kind of fault that has not happened in so many runs of its scenario never will: there is
+something wrong with the scenario."""
 
 
 class AlreadyRunningError(Exception):
@@ -99,7 +104,8 @@ class Campaign:
 
     def run(self):
         """Run to the end, once; return whether no violation and no stuck query was found, and
-        every cell that was tried was reached. Cells that nobody had the time to try are said, as
+        every cell that was tried was reached, and of scenarios with many runs each kind of fault
+        happened. Cells that nobody had the time to try are said, as
         in the page; the next run goes on with them."""
         with self._lock:
             return self._run()
@@ -135,6 +141,11 @@ class Campaign:
         )
         if missed:
             self.say(f"{len(missed)} cells were not reached: {'; '.join(missed)}")
+        never = [
+            f"{name}: {kind}" for name, runs, kind in never_happened(data) if runs >= ENOUGH_RUNS
+        ]
+        if never:
+            self.say(f"faults that never happened: {'; '.join(never)}")
         left = [cell.id for cell in self._wanted if cell.id not in data["cells"]]
         if left:
             self.say(f"{len(left)} of {len(self._wanted)} cells were not tried: {left[0]}, …")
@@ -144,6 +155,7 @@ class Campaign:
             data["violations"] == 0
             and data["stuck"] == 0
             and not missed
+            and not never
             and (self._done > 0 or not had_to_do)
         )
 

@@ -25,6 +25,18 @@ SCENARIOS = {
             ),
             storms.storm,
             weight=4,
+            kinds=(
+                "^Python workers killed",
+                "^PostgreSQL backend killed",
+                "^PostgreSQL postmaster killed",
+                "^driver killed",
+                "^Python driver killed",
+                "^broker killed",
+                "^broker restarted",
+                "^driver frozen",
+                "^second driver",
+                "^Python workers and their JVM frozen",
+            ),
         ),
         Scenario(
             "grammar",
@@ -36,17 +48,29 @@ SCENARIOS = {
             ),
             drawn.drawn_pipelines,
             weight=4,
+            kinds=(
+                "^driver killed at a random failpoint",
+                "^Python worker killed at a random failpoint",
+            ),
         ),
         Scenario(
             "tasks-and-backends",
             ("SIGKILL: Python worker, PostgreSQL backend",),
             storms.tasks_and_backends,
             weight=2,
+            kinds=(
+                "^Python workers killed",
+                "^PostgreSQL backend killed",
+            ),
         ),
         Scenario(
             "two-drivers",
             ("two drivers on one checkpoint", "SIGSTOP and SIGCONT behind a successor"),
             storms.two_drivers,
+            kinds=(
+                "^second driver",
+                "^driver frozen",
+            ),
         ),
         Scenario(
             "store-s3",
@@ -59,6 +83,18 @@ SCENARIOS = {
             ),
             stores.on_s3,
             weight=2,
+            kinds=(
+                "^S3: connections cut",
+                "^S3: answers lost",
+                "^S3: requests repeated",
+                "^S3: requests delayed",
+                "^S3: answered with 409",
+                "^S3: answered with 5",
+                "^S3: a create that lands later",
+                "^driver killed",
+                "^second driver",
+                "^driver frozen",
+            ),
         ),
         Scenario(
             "store-hdfs",
@@ -66,6 +102,11 @@ SCENARIOS = {
                 "checkpoint, kept rows and files on HDFS: SIGKILL, SIGSTOP and replacement of drivers",
             ),
             stores.on_hdfs,
+            kinds=(
+                "^driver killed",
+                "^second driver",
+                "^driver frozen",
+            ),
         ),
         Scenario(
             "cluster",
@@ -75,6 +116,13 @@ SCENARIOS = {
                 "SIGKILL: driver with a broker",
             ),
             servers.cluster,
+            kinds=(
+                "brokers killed",
+                "brokers killed together with the driver",
+                "brokers frozen",
+                "brokers restarted",
+                "^leadership moved",
+            ),
         ),
         Scenario(
             "proxy",
@@ -85,13 +133,28 @@ SCENARIOS = {
                 "held EndTxn released after a reconnect",
             ),
             servers.proxy,
+            kinds=(
+                "^connection reset|^all connections reset",
+                " delayed$",
+                " swallowed$",
+                "^held EndTxn released",
+            ),
         ),
         Scenario(
             "acl",
             ("right to the topic or to the transactional ids revoked and given back",),
             servers.acl,
+            kinds=(
+                "to the topic revoked",
+                "to the transactional id revoked",
+            ),
         ),
-        Scenario("prepared-slots", ("PostgreSQL's prepared slots used up",), servers.slots),
+        Scenario(
+            "prepared-slots",
+            ("PostgreSQL's prepared slots used up",),
+            servers.slots,
+            kinds=("^prepared slots used up",),
+        ),
         Scenario(
             "frozen",
             (
@@ -99,11 +162,16 @@ SCENARIOS = {
                 "the same without a successor",
             ),
             times.frozen,
+            kinds=("^driver frozen past every timeout",),
         ),
         Scenario(
             "lost",
             ("transactions timed out between decision and commit", "SIGKILL: driver in the redo"),
             times.lost,
+            kinds=(
+                "^transactions timed out",
+                "^driver killed in the redo",
+            ),
         ),
         Scenario(
             "kafka-source",
@@ -116,6 +184,7 @@ SCENARIOS = {
             ),
             sources.kafka_source,
             weight=2,
+            kinds=("timed out behind the decision",),
         ),
         Scenario(
             "frozen-append",
@@ -126,28 +195,81 @@ SCENARIOS = {
                 ),
             ),
             times.frozen_append,
+            kinds=("^driver frozen past its timeout",),
         ),
-        Scenario("unmounted", ("the files' volume away at a start, and back",), identity.unmounted),
+        Scenario(
+            "unmounted",
+            ("the files' volume away at a start, and back",),
+            identity.unmounted,
+            kinds=("volume away at a start",),
+        ),
         Scenario(
             "swapped",
             ("another Kafka cluster under the same address behind a decision",),
             identity.swapped,
+            kinds=("^another Kafka cluster",),
         ),
-        Scenario("power", ("power cut: checkpoint",), power.power_cut),
-        Scenario("disk-full", ("disk full: checkpoint, files",), disks.disk_full),
-        Scenario("short-write", ("write cut off: checkpoint, files",), disks.short_write),
-        Scenario("read-only", ("file system read-only: checkpoint, files",), disks.read_only),
-        Scenario("torn-log", ("log entries truncated, and with a bit flipped",), disks.torn_log),
-        Scenario("executors", ("SIGKILL: executor JVM, Python worker, driver",), tasks.executors),
+        Scenario("power", ("power cut: checkpoint",), power.power_cut, kinds=("^power cut at",)),
+        Scenario(
+            "disk-full",
+            ("disk full: checkpoint, files",),
+            disks.disk_full,
+            kinds=(
+                r"^disk full \(checkpoint\)|^ENOSPC by",
+                r"^disk full \(files\)|^ENOSPC by",
+            ),
+        ),
+        Scenario(
+            "short-write",
+            ("write cut off: checkpoint, files",),
+            disks.short_write,
+            kinds=(
+                r"^short write \(checkpoint\)|^ENOSPC by",
+                r"^short write \(files\)|^ENOSPC by",
+            ),
+        ),
+        Scenario(
+            "read-only",
+            ("file system read-only: checkpoint, files",),
+            disks.read_only,
+            kinds=(
+                r"^folder read-only \(checkpoint\)|^EROFS by",
+                r"^folder read-only \(files\)|^EROFS by",
+            ),
+        ),
+        Scenario(
+            "torn-log",
+            ("log entries truncated, and with a bit flipped",),
+            disks.torn_log,
+            kinds=(
+                "^log entry damaged",
+                "^start refused",
+            ),
+        ),
+        Scenario(
+            "executors",
+            ("SIGKILL: executor JVM, Python worker, driver",),
+            tasks.executors,
+            kinds=(
+                "^executor JVM killed",
+                "^Python workers killed",
+                "^driver killed",
+            ),
+        ),
         Scenario(
             "speculation",
             ("speculative attempts: the frozen one loses, and wakes",),
             tasks.speculation,
+            kinds=(
+                "frozen until its copy had won",
+                "^losing attempt woken",
+            ),
         ),
         Scenario(
             "failed-tasks",
             ("task attempts that fail or are killed, and are tried again",),
             tasks.failed_tasks,
+            kinds=("^task attempt failed at",),
         ),
     ]
 }

@@ -121,6 +121,17 @@ def _told(text):
     )
 
 
+def never_happened(data):
+    """(scenario, runs, kind) of each kind of fault that a scenario does and that never happened in
+    any of its runs."""
+    return [
+        (name, entry["runs"], kind)
+        for name, entry in sorted(data["scenarios"].items())
+        if name in SCENARIOS and entry["runs"]
+        for kind in SCENARIOS[name].never(entry["by_fault"])
+    ]
+
+
 def _scenarios(data):
     yield "## Random faults"
     yield ""
@@ -152,6 +163,12 @@ def _scenarios(data):
             f"{fault}: {count}" for fault, count in sorted(entry["by_fault"].items())
         )
         yield f"| {name} | {faults} |"
+    if never := never_happened(data):
+        yield ""
+        yield "What never happened, and so proves nothing:"
+        yield ""
+        for name, runs, kind in never:
+            yield f"- {name}, {runs} runs: `{kind}`"
     yield ""
 
 

@@ -12,7 +12,7 @@ from chaos import __main__ as command
 from chaos import matrix
 from chaos.__main__ import MOUNTING
 from chaos.arena import Arena, Scenario, StuckError
-from chaos.campaign import Campaign
+from chaos.campaign import ENOUGH_RUNS, Campaign
 from chaos.nemeses import SCENARIOS
 from chaos.nemeses_siege import PLAIN_RESTARTS, Siege
 from chaos.nemeses_stores import Planned
@@ -147,6 +147,23 @@ def test_cells_that_there_was_no_time_to_try_are_said(tmp_path, monkeypatch, cap
     monkeypatch.setattr(Campaign, "_unit", lambda self, unit, servers: None)
     Campaign(tmp_path, minutes=0, lanes=1, cells=CELLS).run()
     assert f"1 of 1 cells were not tried: {CELLS[0].id}" in capsys.readouterr().out
+
+
+def test_a_fault_that_never_happens_fails_the_campaign_when_its_scenario_has_run_often(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("support.class_archive.make", lambda _: None)
+
+    def ends_after(runs):
+        campaign = Campaign(tmp_path / str(runs), minutes=0, lanes=1, cells=[])
+        by_fault = {"second driver on one checkpoint": runs}
+        entry = {**_empty(), "runs": runs, "kills": {}, "by_fault": by_fault}
+        campaign.results.data["scenarios"]["two-drivers"] = entry
+        return campaign.run()
+
+    assert ends_after(ENOUGH_RUNS - 1)
+    assert not ends_after(ENOUGH_RUNS)
+    assert "faults that never happened: two-drivers: ^driver frozen" in capsys.readouterr().out
 
 
 def test_a_fault_that_waits_for_a_request_counts_when_it_has_happened(tmp_path):

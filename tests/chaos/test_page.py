@@ -48,6 +48,20 @@ def test_a_scenario_that_has_not_run_is_named_and_one_that_has_is_not(tmp_path):
     assert "says nothing of them: power.\n" in page
 
 
+def test_each_scenario_says_which_kinds_of_fault_must_happen_and_the_page_which_never_did(tmp_path):
+    assert all(scenario.kinds for scenario in SCENARIOS.values())
+    results = Results(tmp_path)
+    entry = {**_empty(), "kills": {}, "by_fault": {"second driver on one checkpoint": 3}}
+    results.data["scenarios"]["two-drivers"] = entry
+    assert "What never happened" not in write_page(results).read_text()
+    entry["runs"] = 2
+    assert "- two-drivers, 2 runs: `^driver frozen`\n" in write_page(results).read_text()
+    entry["by_fault"]["driver frozen (not noticed)"] = 1
+    assert "What never happened" in write_page(results).read_text()
+    entry["by_fault"]["driver frozen"] = 1
+    assert "What never happened" not in write_page(results).read_text()
+
+
 def test_of_a_cells_recoveries_the_longest_is_shown(tmp_path):
     results = Results(tmp_path)
     cell = next(matrix.all_cells())
