@@ -298,6 +298,14 @@ def test_what_is_held_is_committed_only_for_the_decision_that_it_was_held_for(da
     query.sink.abort([held])
 
 
+def test_what_is_held_is_not_committed_for_a_decision_that_has_more(database):
+    query = Query(database)
+    decided = [query.write(0, rows(1), slot=0), query.write(0, rows(2), slot=1)]
+    query.sink.confirm(decided[:1])
+    assert query.commit(0, decided).retired == tuple(decided)
+    assert query.ids() == [1, 2]
+
+
 def test_a_batch_that_another_run_completed_with_other_transactions_is_in_doubt(database):
     """Two copies of a checkpoint: which rows are there, nobody can tell from the batch's number."""
     query = Query(database)
