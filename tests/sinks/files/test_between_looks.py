@@ -125,3 +125,28 @@ def test_who_reads_sees_whole_batches_from_the_first_one_on(interrupted):
     ):
         assert found == list(range(len(found))), number
         assert found
+
+
+@pytest.mark.parametrize("grown", [True, False], ids=["another's", "ours"])
+def test_what_stands_there_behind_the_look_is_ours_only_with_its_size(tmp_path, monkeypatch, grown):
+    """Between the look and the link the temp file goes, and a file comes under the target's
+    name: it would count as a link that another driver has made."""
+    sink = checked(tmp_path)
+    decided = sink.confirm([prepared(sink, numbers(3))])
+    link = Tree.link
+
+    def late(tree, temporary, target):
+        if target.suffix == ".parquet":  # and no manifest
+            content = temporary.read_bytes()
+            temporary.unlink()
+            target.write_bytes(content + b"\0" * grown)
+        link(tree, temporary, target)
+
+    monkeypatch.setattr(Tree, "link", late)
+    if grown:
+        with pytest.raises(SinkUnavailableError, match=r"\.parquet"):
+            sink.commit(permit(), decided)
+        monkeypatch.setattr(Tree, "link", link)
+        assert sink.commit(permit(), decided).in_doubt
+    else:
+        assert sink.commit(permit(), decided).completed
