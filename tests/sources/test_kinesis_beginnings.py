@@ -259,3 +259,23 @@ def test_one_start_that_accepts_a_loss_is_enough_though_what_is_left_is_for_the_
     assert flat(query.drain()) == []
     query.restart(failOnDataLoss="true")
     assert flat(query.drain()) == list(range(5, 9))
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["same shard", "child"])
+def test_what_available_now_leaves_to_the_next_run_counts_from_when_it_came(
+    ordered_stream, ordered_server, split
+):
+    """Not from the last record that was read, which is gone by then, or was its parent's."""
+    source = ordered_stream()
+    source.put(1)
+    query = source.query()
+    if split:
+        assert flat(query.drain()) == [0]
+        source.split()
+    ordered_server.advance_clock(hours=16)
+    query.restart().reader.prepareForTriggerAvailableNow()
+    ordered_server.advance_clock(hours=0.1)
+    source.put(4)
+    assert flat(query.drain()) == ([] if split else [0])
+    ordered_server.advance_clock(hours=16)
+    assert flat(query.restart().drain()) == [1, 2, 3, 4]

@@ -368,6 +368,7 @@ class Planner:
             one.over, one.behind_ms, one.iterator = True, -1, None
             return
         taken: list[Record] = []
+        left: Record | None = None
         taken_rows, taken_size = 0, 0
         for record in page.records:
             full = (bool(taken) or one.has_records) and (
@@ -375,10 +376,7 @@ class Planner:
                 or (size is not None and taken_size + record.size > size)
             )
             if full or (until is not None and record.arrival_ms > until):
-                one.over = True
-                if one.is_unseen or (one.doubts and not one.has_records):
-                    # Where a loss is accepted, too, or the next start would be told of it again.
-                    one.position = replace(one.position, time=record.arrival_ms)
+                one.over, left = True, record
                 break
             taken.append(record)
             taken_rows += len(unpacked(record.data, record.partition_key))
@@ -395,6 +393,9 @@ class Planner:
                 len(taken),
                 taken[-1].arrival_ms,
             )
+        if left is not None:
+            # What was read last may be about to be forgotten, or be a parent's.
+            self._renew(one, left.arrival_ms)
         one.iterator = page.following if whole else None
         if whole:
             self._at_end(one, page)
@@ -410,11 +411,17 @@ class Planner:
             one.position, one.over, one.behind_ms = close(one.position), True, 0
         elif page.behind_ms == 0:
             one.over = True
-            since = one.position.time
-            old = self._kept[one.arn].stream.retention_ms // _RENEWED_AFTER
-            if one.has_records or since is None or page.at_ms - since > old:
-                # Whatever comes next arrives after the server has looked.
-                one.position = replace(one.position, time=max(page.at_ms, since or 0))
+            # Whatever comes next arrives after the server has looked.
+            self._renew(one, page.at_ms)
+
+    def _renew(self, one: _Cursor, at_ms: int) -> None:
+        """Note that what a shard has next arrived at a time or later. Of a shard of which nothing
+        was read only where that is much later than what its position says: it makes a batch.
+        """
+        since = one.position.time
+        old = self._kept[one.arn].stream.retention_ms // _RENEWED_AFTER
+        if one.has_records or since is None or at_ms - since > old:
+            one.position = replace(one.position, time=max(at_ms, since or 0))
 
     def _page(self, one: _Cursor, limit: int) -> Page:
         """Read a page where a shard was left; `page` waits for the shard's pace."""
