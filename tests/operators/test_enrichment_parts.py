@@ -346,9 +346,6 @@ def pinned(database, make, monkeypatch):
         pins.create(connection, "pinned")
 
     def enrich_batch(missing, number):
-        def of_this_batch(lookup, schema):
-            return pins.Pins(lookup, schema, "q", number)
-
         made = enricher(
             make(columns={"v": "int"}),
             types=(pa.int32(),),
@@ -357,7 +354,10 @@ def pinned(database, make, monkeypatch):
             pin_schema="pinned",
         )
 
-        def run(batches):
+        def run(batches, number=number):
+            def of_this_batch(lookup, schema, cleaned):
+                return pins.Pins(lookup, schema, "q", number, cleaned)
+
             monkeypatch.setattr(_enricher, "_pins_of_this_task", of_this_batch)
             return made(batches)
 
@@ -370,6 +370,11 @@ def execute(url, *statements):
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def rows_of(url, query):
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(query).fetchall()
 
 
 @pytest.mark.postgres
@@ -626,6 +631,57 @@ class TestPostgres:
         assert pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 7).settle(
             keys[:1], lambda _: {keys[0]: ("new",)}
         ) == {keys[0]: ("new",)}
+
+    @pytest.mark.parametrize("begins", [0, 1, 7], ids=["even", "odd", "odd_later"])
+    def test_pins_are_deleted_also_where_no_tenth_batch_has_rows(self, database, pinned, begins):
+        """Behind each batch with rows Spark may run one without, in which no task looks up."""
+        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t VALUES ('a', '1')")
+        made, behind = pinned("null", begins), []
+        for number in range(begins, begins + 60, 2):
+            list(made([batch("a", f"b{number}")], number))
+            ((oldest, count),) = rows_of(
+                database, "SELECT min(batch), count(*) FROM pinned.lookups"
+            )
+            behind.append(number - oldest)
+            assert count == 2 * (behind[-1] // 2 + 1)
+        # All that a replay of the last batch may ask for; and not a deletion in each batch.
+        assert min(behind[10:]) == pins.KEPT_BATCHES
+        assert max(behind) == 2 * pins.KEPT_BATCHES - 2
+
+    def test_a_worker_deletes_pins_of_each_query_now_and_then_and_not_in_each_batch(
+        self, make, monkeypatch
+    ):
+        cleaned, deletions = {}, []
+        tasks = [("q", 5), ("r", 5), ("q", 6), ("q", 6), ("q", 14), ("q", 15), ("q", 2)]
+        for task in tasks:
+            made = pins.Pins(make("t", ["k"]), "pinned", *task, cleaned)
+
+            def delete(*_, task=task):
+                deletions.append(task)
+                return [(0,)]
+
+            monkeypatch.setattr(made, "_execute", delete)
+            made.clean()
+        assert deletions == [("q", 5), ("r", 5), ("q", 15), ("q", 2)]
+
+    def test_more_pins_than_the_server_deletes_in_time_do_not_fail_the_batch(
+        self, database, make, monkeypatch
+    ):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        lookup = make("t", ["k"], timeout_s=4, retry_for_s=0.001)
+        monkeypatch.setattr(pins, "_DELETED_AT_ONCE", 10)
+        pins.Pins(lookup, "pinned", "q", 1).settle([(f"k{n}",) for n in range(95)], lambda _: {})
+        pins.Pins(lookup, "pinned", "q", 30).settle([("now",)], lambda _: {})
+        execute(
+            database,
+            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END'",
+            "CREATE TRIGGER slow BEFORE DELETE ON pinned.lookups FOR EACH ROW EXECUTE FUNCTION "
+            "slowly()",
+        )
+        pins.Pins(lookup, "pinned", "q", 30).clean()
+        assert rows_of(database, "SELECT batch FROM pinned.lookups") == [(30,)]
 
     def test_a_pin_is_that_of_its_table_and_of_its_types(self, database, make):
         """Two lookups of one query may name their tables alike."""

@@ -76,6 +76,8 @@ class _Kept(NamedTuple):
     lookup: Lookup
     cache: TimedCache
     kind: str | None
+    cleaned: dict[str, int]
+    """By query, the batch in which this process has deleted old pins of the lookup last."""
 
 
 _workers: OrderedDict[str, _Kept] = OrderedDict()
@@ -110,9 +112,13 @@ class Enricher:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Enrich the batches of a task."""
-        lookup, cache, _ = self._kept()
+        lookup, cache, _, cleaned = self._kept()
         readers = [read_text(kind, name) for name, kind in lookup.columns.items()]
-        pins = None if self.pin_schema is None else _pins_of_this_task(lookup, self.pin_schema)
+        pins = (
+            None
+            if self.pin_schema is None
+            else _pins_of_this_task(lookup, self.pin_schema, cleaned)
+        )
         # For one task, whatever the cache's limits are: a key has one value in it.
         settled: dict[Key, tuple[Text, ...] | None] = {}
         try:
@@ -161,7 +167,7 @@ class Enricher:
                 _workers.popitem(last=False)[1].lookup.close()
             self.lookup.receive(received(self.handed_as, self.pad))
             cache = TimedCache(self.cache_keys, self.cache_for_s)
-            _workers[self.token] = _Kept(self.lookup, cache, self.kind)
+            _workers[self.token] = _Kept(self.lookup, cache, self.kind, {})
         _workers.move_to_end(self.token)
         return _workers[self.token]
 
@@ -276,7 +282,7 @@ def _latest(found: Mapping[Key, Sequence[Version]]) -> dict[Key, tuple[Text, ...
     return {key: versions[0].values for key, versions in found.items() if versions}
 
 
-def _pins_of_this_task(lookup: Lookup, schema: str) -> Pins:
+def _pins_of_this_task(lookup: Lookup, schema: str, cleaned: dict[str, int]) -> Pins:
     from pyspark import TaskContext
 
     from onceforall.operators._pins import Pins
@@ -290,7 +296,7 @@ def _pins_of_this_task(lookup: Lookup, schema: str) -> Pins:
             "batch. Leave pin= out."
         )
     assert isinstance(lookup, PostgresLookup)
-    return Pins(lookup, schema, query, int(batch))
+    return Pins(lookup, schema, query, int(batch), cleaned)
 
 
 class _NoText(bytes):

@@ -13,14 +13,15 @@ otherwise before the restart, it is deleted and the key asked for again.
 
 A batch's pins are needed as long as it may be run again: until the next one has begun, for that
 begins when this one is complete in all sinks and in Spark's own log. Older ones are deleted, with a
-margin.
+margin, by each worker in every tenth batch or so. Which numbers those have is left open: batches
+without rows have no tasks, and a query may have one behind each with rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceforall.errors import RefusedRecordError
@@ -39,6 +40,8 @@ LONGEST_NAME_BYTES = 1300
 """Of a key or a lookup in the table's index: both together, with the query's id, have to fit in
 a third of a page of 8 KiB, less what the page needs."""
 _CLEANED_EVERY = 10
+_DELETED_AT_ONCE = 10_000
+"""By one statement, for which the server has ``timeout_s``."""
 
 
 def create(connection: psycopg.Connection[Any], schema: str) -> None:
@@ -90,13 +93,30 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 class Pins:
-    """The pins of one batch of a query, for one lookup; in a task."""
+    """The pins of one batch of a query, for one lookup; in a task.
 
-    def __init__(self, lookup: PostgresLookup, schema: str, query_id: str, batch: int) -> None:
+    Args:
+        lookup: what is asked where nothing is pinned; the pins are in its database.
+        schema: of the table.
+        query_id: of the query.
+        batch: its number.
+        cleaned: by query, the batch in which the worker has deleted old pins of this lookup last;
+            it is kept for the worker's next task.
+    """
+
+    def __init__(
+        self,
+        lookup: PostgresLookup,
+        schema: str,
+        query_id: str,
+        batch: int,
+        cleaned: MutableMapping[str, int] | None = None,
+    ) -> None:
         self._lookup = lookup
         self._schema = schema
         self._query_id = query_id
         self._batch = batch
+        self._cleaned = {} if cleaned is None else cleaned
 
     def settle(
         self,
@@ -157,12 +177,26 @@ class Pins:
 
     def clean(self) -> None:
         """Delete, now and then, what no replay can need."""
-        if self._batch % _CLEANED_EVERY == 0:
-            self._execute(
-                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
-                "OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.<) %s",
-                lambda lookup: [self._query_id, lookup, self._batch - KEPT_BATCHES],
+        last = self._cleaned.get(self._query_id)
+        if last is not None and last <= self._batch < last + _CLEANED_EVERY:
+            return
+        # In parts: there may be more than the server deletes in time, and the batch would fail.
+        deleted = _DELETED_AT_ONCE
+        while deleted == _DELETED_AT_ONCE:
+            found = self._execute(
+                "WITH gone AS (DELETE FROM {0} WHERE ctid OPERATOR(pg_catalog.=) ANY(ARRAY("
+                "SELECT ctid FROM {0} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
+                "OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.<) %s LIMIT %s)) "
+                "RETURNING 1) SELECT pg_catalog.count(*) FROM gone",
+                lambda lookup: [
+                    self._query_id,
+                    lookup,
+                    self._batch - KEPT_BATCHES,
+                    _DELETED_AT_ONCE,
+                ],
             )
+            ((deleted,),) = found
+        self._cleaned[self._query_id] = self._batch
 
     def _read(self, names: list[str]) -> dict[str, str | None]:
         rows = self._execute(
