@@ -449,6 +449,20 @@ class TestPostgres:
         held = [version_at(versions, at) for at in (-5, 0, 999_999, 1_000_000, 10**15)]
         assert held == [("1",), ("1",), ("1",), ("2",), ("2",)]
 
+    def test_of_two_versions_that_hold_always_nobody_knows_which_one_counts(self, database, make):
+        execute(
+            database,
+            "CREATE TABLE t (k text, v text, since timestamptz)",
+            "INSERT INTO t VALUES ('a', '1', '-infinity'), ('a', '2', null), ('b', '1', null), "
+            "('b', '2', 'epoch'), ('c', '1', '-infinity'), ('c', '2', 'epoch')",
+        )
+        lookup = make(valid_from="since")
+        found = lookup.fetch([("b",), ("c",)])
+        assert [version_at(found[key,], -1) for key in "bc"] == [("1",), ("1",)]
+        assert [version_at(found[key,], 0) for key in "bc"] == [("2",), ("2",)]
+        with pytest.raises(RefusedRecordError, match=r"several rows for the key \('a',\)"):
+            lookup.fetch([("a",)])
+
     def test_more_keys_than_one_query_takes_and_two_rows_of_one_key(self, database, make):
         execute(
             database,

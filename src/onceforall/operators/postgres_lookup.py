@@ -192,7 +192,10 @@ class PostgresLookup(Lookup):
         for start in range(0, len(keys), self._keys_per_query):
             part = keys[start : start + self._keys_per_query]
             for place, from_us, to_us, values in self.patiently(partial(self._ask, part)):
-                found.setdefault(part[place - 1], []).append(Version(tuple(values), from_us, to_us))
+                # Both ways to write that a row has always held are one: there may be one such row.
+                since_us = None if from_us == _MINUS_INFINITY else from_us
+                version = Version(tuple(values), since_us, to_us)
+                found.setdefault(part[place - 1], []).append(version)
         self._check_unique(found)
         return found
 
@@ -511,6 +514,7 @@ _TYPES: Mapping[int, str] = {
 }  # fmt: skip
 """By oid, PostgreSQL's types that have one of Spark's: SELECT oid, typname FROM pg_type."""
 _NUMERIC = 1700
+_MINUS_INFINITY = -(2**63)
 _TIMES = frozenset({1082, 1114, 1184})
 _BITS = frozenset({1560, 1562})
 _NOT_OF_NUMBERS = frozenset({"string", "binary", "boolean"})
