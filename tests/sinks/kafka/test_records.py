@@ -8,9 +8,12 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 
+from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
 from onceforall.sinks.kafka.task.records import Bytes
 from support.topics import delete_topic
+
+from .conftest import Query, rows
 
 pytestmark = pytest.mark.kafka
 
@@ -200,6 +203,43 @@ def test_many_small_records_fit_into_a_topic_with_a_small_limit(query, topic, un
     q.check()
     q.commit(q.prepare([f"{i:0100d}" for i in range(2000)]))
     until(lambda: len(committed(name)) == 2000)
+
+
+def test_many_small_records_to_a_topic_that_a_column_names_fit_into_what_all_brokers_take():
+    with EmbeddedKafka(config={"message.max.bytes": "20000"}) as strict:
+        strict.create_topic("t")
+        q = Query(strict.bootstrap_servers, None)
+        q.check()
+        values = [f"{i:0100d}" for i in range(2000)]
+        transaction = q.sink.begin_transaction(q.attempt())
+        write_and_prepare(q, transaction, rows(values, topic=pa.array(["t"] * len(values))))
+        q.sink.close()
+
+
+def test_a_batch_above_the_limit_of_a_topic_that_a_column_names_is_not_held_for_a_large_record(
+    query, topic, batch_of
+):
+    """Once the record was said to be above the sink's limit, which it was far below."""
+    name = topic(config={"max.message.bytes": "20000"})
+    q = query(None)
+    q.check()
+    transaction = q.sink.begin_transaction(q.attempt())
+    values = [f"{i:0100d}" for i in range(2000)]
+    with pytest.raises(RefusedRecordError, match=r"has 100 bytes.* Give the sink a batch\.size"):
+        write_and_prepare(q, transaction, batch_of(values, topic=pa.array([name] * len(values))))
+    q.sink.discard(transaction)
+
+
+def test_a_topic_whose_limit_was_lowered_under_the_query_is_told_from_a_large_record(
+    query, topic, batch_of
+):
+    q = query(topic(config={"max.message.bytes": "20000"}))
+    q.check()
+    q.sink._topic_max_bytes = q.sink._batch_max_bytes = 900_000
+    transaction = q.sink.begin_transaction(q.attempt())
+    with pytest.raises(RefusedRecordError, match="was 900000 when the query started"):
+        write_and_prepare(q, transaction, batch_of([f"{i:0100d}" for i in range(2000)]))
+    q.sink.discard(transaction)
 
 
 def test_a_full_queue_loses_nothing_and_keeps_the_order(write, topic, until, committed):

@@ -247,7 +247,7 @@ def producer_configuration(
     options: Mapping[str, Any],
     delivery: str,
     transactional_id: str | None = None,
-    topic_max_bytes: int | None = None,
+    batch_max_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return the whole configuration of a librdkafka producer, without the callbacks.
 
@@ -255,9 +255,9 @@ def producer_configuration(
         options: what ``checked_options`` returned.
         delivery: one of ``DELIVERIES``.
         transactional_id: for ``exactly_once``.
-        topic_max_bytes: ``max.message.bytes`` of the topic, when it is known: batches are kept
-            below it, for a broker refuses a whole batch, and librdkafka, unlike the Java producer,
-            doesn't split it.
+        batch_max_bytes: ``max.message.bytes`` of the topic, or else what the brokers have for those
+            that set none, when it is known: batches are kept below it, for a broker refuses a whole
+            batch, and librdkafka, unlike the Java producer, doesn't split it.
     """
     configuration: dict[str, Any] = {
         # Where Java's producer and Spark's own sink put a key, it stays.
@@ -289,8 +289,8 @@ def producer_configuration(
         configuration["socket.timeout.ms"] = min(
             _DEFAULT_SOCKET_TIMEOUT_MS, transaction_timeout_ms(options)
         )
-    if topic_max_bytes is not None:
-        configuration["batch.size"] = min(1_000_000, topic_max_bytes)
+    if batch_max_bytes is not None:
+        configuration["batch.size"] = min(1_000_000, batch_max_bytes)
     return configuration | dict(options)
 
 

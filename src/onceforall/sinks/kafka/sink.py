@@ -129,6 +129,7 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             )
         self._timestamp_column = timestamp_column
         self._topic_max_bytes: int | None = None
+        self._batch_max_bytes: int | None = None
         self._burnt: tuple[str, ...] = ()
         self._begin_driver_side()
 
@@ -233,12 +234,12 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
     def _configuration(
         self, transactional_id: str | None, secrets: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        limit = None if "batch.size" in self._options else self._topic_max_bytes
+        limit = None if "batch.size" in self._options else self._batch_max_bytes
         options = resolved(self._options, secrets or {})
         return producer_configuration(options, self._delivery, transactional_id, limit)
 
     def _fingerprint(self, attempt: TaskAttempt) -> object:
-        return fingerprint(self._options, attempt.secrets), self._topic_max_bytes
+        return fingerprint(self._options, attempt.secrets), self._batch_max_bytes
 
     @failpoints.around("kafka.invoke")
     def invoke(self, transaction: KafkaTransaction, rows: pa.RecordBatch) -> None:
@@ -351,7 +352,11 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
             raise SinkCheckError(str(error)) from error
 
     def _check(self) -> None:
-        from onceforall.sinks.kafka.driver.start_checks import check_topic, check_transactions
+        from onceforall.sinks.kafka.driver.start_checks import (
+            brokers_max_bytes,
+            check_topic,
+            check_transactions,
+        )
 
         # Here, and not first in a task: there it would fail a batch.
         librdkafka.load()
@@ -362,6 +367,8 @@ class KafkaSink(TwoSided, TwoPhaseCommitSink):
         if self._topic is not None:
             self._topic_max_bytes = check_topic(client, self._topic, self._options)
             self._topic_ids = dict(self._connected_reader().identify_surely([self._topic]).topics)
+        # What a topic has that a column names is not known yet; most have what the brokers have.
+        self._batch_max_bytes = self._topic_max_bytes or brokers_max_bytes(client)
         if self._delivery == "exactly_once":
             check_transactions(client, self._unused_name(), self._options)
 

@@ -57,6 +57,20 @@ def check_topic(client: CoordinatorClient, topic: str, options: Mapping[str, Any
     return int(limit) if limit is not None else None
 
 
+def brokers_max_bytes(client: CoordinatorClient) -> int | None:
+    """Return what brokers take of a topic that has no ``max.message.bytes`` of its own; None when
+    this user may not read it.
+
+    Args:
+        client: of the cluster.
+
+    Raises:
+        SinkUnavailableError: no answer.
+    """
+    limit = client.broker_setting("message.max.bytes")
+    return int(limit) if limit is not None else None
+
+
 def check_transactions(
     client: CoordinatorClient, unused_name: str, options: Mapping[str, Any]
 ) -> None:

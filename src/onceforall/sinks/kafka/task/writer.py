@@ -279,6 +279,20 @@ class KafkaTransaction:
             "smaller one, or make the record smaller."
         )
 
+    def _too_large_for_broker(self, topic: str, size_bytes: int) -> RefusedRecordError:
+        """Say what a broker has refused, which judges the batch that a record is sent in."""
+        limit = self._topic_max_bytes
+        if limit is not None and size_bytes > limit:
+            return self._too_large(topic, size_bytes)
+        known = "" if limit is None else f", which was {limit} when the query started"
+        return RefusedRecordError(
+            f"A broker refuses records to topic {topic!r} as too large, the largest of which has "
+            f"{size_bytes} bytes. It measures a whole batch of records, and librdkafka doesn't "
+            "split one. Give the sink a batch.size that is not above max.message.bytes of the "
+            f"topic{known}; raise that for a record that is larger by itself, or make the record "
+            "smaller."
+        )
+
     def _raise_failures(self) -> None:
         """Raise what the delivery reports said, the plainest reason first."""
         failures = self.producer.watch.failures
@@ -294,7 +308,7 @@ class KafkaTransaction:
 
         worst = max(failures, key=rank)
         if worst.error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
-            raise self._too_large(worst.topic, worst.size_bytes)
+            raise self._too_large_for_broker(worst.topic, worst.size_bytes)
         if worst.error.code() in _REFUSED:
             raise RefusedRecordError(
                 f"A broker refuses a record to topic {worst.topic!r} partition {worst.partition}: "
