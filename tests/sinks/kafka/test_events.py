@@ -12,6 +12,7 @@ from functools import partial
 import confluent_kafka as ck
 import pytest
 
+from onceforall.errors import AttemptFailedError
 from onceforall.sink import TaskAttempt
 from onceforall.sinks.kafka.access.security import TokenSource
 from onceforall.sinks.kafka.options import producer_configuration
@@ -79,6 +80,60 @@ def test_a_new_token_is_handed_over_while_the_task_waits_for_an_answer(pool):
         with pytest.raises(ck.KafkaException):
             producer.client.partitions("t", 4.0)
     assert len(fetched) >= 3
+
+
+def test_a_token_that_is_not_to_be_had_for_a_moment_fails_no_task_while_the_one_of_before_is_good(
+    caplog,
+):
+    """Once a server of tokens that was restarted failed every task that was writing, and the
+    producer for good."""
+    caplog.set_level("WARNING", "onceforall.sinks.kafka")
+    fetched = []
+
+    def token(_):
+        fetched.append(time.time())
+        if len(fetched) > 1:
+            raise OSError
+        return "token", time.time() + 60
+
+    def hear_of_failures(producer, count):
+        """As librdkafka asks for a token."""
+        for _ in range(count):
+            producer.client._refresh_token(None)
+            producer.poll(0)
+
+    with listener() as listening:
+        options = options_of(listening, token)
+        producer = LiveProducer(producer_configuration(options, "at_least_once"), None)
+        hear_of_failures(producer, 2)
+        assert len(fetched) == 3
+        assert "raised OSError" in caplog.text
+        assert "the token of before is used until it expires" in caplog.text
+        producer.client._token_until_s = time.time()
+        with pytest.raises(AttemptFailedError, match=r"raised OSError.*oauth_cb"):
+            hear_of_failures(producer, 1)
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_a_producer_without_transactions_that_failed_while_nobody_used_it_is_replaced(pool, fatal):
+    """Once the next attempt got it, and failed."""
+    configuration = producer_configuration({"bootstrap.servers": "127.0.0.1:9"}, "at_least_once")
+    key = str(uuid.uuid4()), "out"
+
+    def take():
+        attempt = TaskAttempt(*key, 1, 1, 0, 0, 0)
+        return pool.plain(attempt, lambda: configuration, None, check_delivery=True)
+
+    first = take()
+    pool.release(first)
+    assert take() is first
+    pool.release(first)
+    code = ck.KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER if fatal else ck.KafkaError._AUTHENTICATION
+    first.watch.on_error(ck.KafkaError(code, "said while nobody listened", fatal=fatal))
+    second = take()
+    assert second is not first
+    pool.release(second)
+    assert take() is second
 
 
 def test_the_statistics_of_a_producer_whose_task_waits_for_rows_do_not_pile_up(pool):

@@ -13,6 +13,7 @@ rows. A client is dropped with ``close`` (or as garbage), which sends nothing to
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 import threading
 import time
@@ -31,12 +32,19 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+_log = logging.getLogger("onceforall.sinks.kafka")
+
 _TEXT_BYTES = 512
 # How long ``flush`` waits before it looks whether records have failed, which keep it waiting.
 _FLUSH_SLICE_MS = 50
 # What does not wait for a ``poll``. Of the statistics the newest are wanted, and they come all the
 # time.
 _AT_ONCE = (lib.EVENT_TOKEN_REFRESH, lib.EVENT_STATS)
+
+
+# Ends the reason of a failure that harms nothing yet. librdkafka tells one reason once only, so the
+# same one without this is told when the token has expired.
+_TOKEN_KEPT = b" (the token of before is used until it expires)"
 
 
 class Listener(Protocol):
@@ -75,6 +83,7 @@ class Client:
         self._token_source: Callable[[str | None], tuple[Any, ...]] | None = configuration.get(
             TOKEN_OPTION
         )
+        self._token_until_s = 0.0
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         settings = self._settings(configuration, text)
         self._handle = self._lib.new(lib.PRODUCER, settings, text, _TEXT_BYTES)
@@ -180,6 +189,9 @@ class Client:
     def _hear_error(self, code: int, reason: bytes) -> None:
         ck = confluent_kafka()
         if code != ck.KafkaError._FATAL:  # noqa: SLF001
+            if reason.endswith(_TOKEN_KEPT):
+                _log.warning("%s", _text(reason))
+                return
             self._listener.on_error(ck.KafkaError(code, _text(reason)))
             return
         text = ctypes.create_string_buffer(_TEXT_BYTES)
@@ -223,7 +235,13 @@ class Client:
             reason = text.value if refused else None
         except Exception as error:  # noqa: BLE001  librdkafka tells it as an error of authentication, and asks again
             reason = text_of(error).encode(errors="replace")
-        if reason is not None:
+        if reason is None:
+            self._token_until_s = expiry_s
+        else:
+            # It asks for a new one at four fifths of a token's time, and 10 s after a failure.
+            # A server of tokens may be away for a while.
+            if time.time() < self._token_until_s:
+                reason = reason[: _TEXT_BYTES // 2] + _TOKEN_KEPT
             self._lib.oauthbearer_set_token_failure(self._handle, reason)
 
     # --- records ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -84,6 +85,7 @@ class Watch:
 
     doubt: str | None = None
     refusal: str | None = None
+    is_fatal: bool = False
     transaction_error: str | None = None
     failures: list[DeliveryFailure] = field(default_factory=list)
     statistics: str = ""
@@ -108,6 +110,7 @@ class Watch:
         if options is not None:
             self.refusal = f"{error.str()}. Check {options}"
         if error.fatal():
+            self.is_fatal = True
             self.doubt = self.doubt or str(error)
 
     def on_statistics(self, text: str) -> None:
@@ -176,6 +179,12 @@ class LiveProducer:
             AttemptFailedError: the client has failed for good, for example because it was fenced.
         """
         self._call(self.client.poll, timeout_s)
+
+    def works(self) -> bool:
+        """Tell whether nothing was heard, now or before, that fails whatever is done with it."""
+        with suppress(AttemptFailedError):
+            self.poll(0)
+        return self.watch.refusal is None and not self.watch.is_fatal
 
     def flush(self, timeout_s: float) -> int:
         """Wait for the records that are under way, and return how many still are.

@@ -194,16 +194,25 @@ class ProducerPool:
     ) -> LiveProducer:
         """Return a producer without transactions, a live one where there is one that works."""
         key = (attempt.query_id, attempt.sink, -1)
+        while (producer := self._idle(key, fingerprint)) is not None:
+            # While nobody used it, a broker may have refused it, or its client have failed.
+            if producer.works():
+                return producer
+            self.discard(producer)
+        with self._lock:
+            producer = LiveProducer(configure(), None, check_delivery=check_delivery)
+            self._producers.setdefault(key, []).append((fingerprint, producer))
+            self._start_keeper()
+        return producer
+
+    def _idle(self, key: PoolKey, fingerprint: object) -> LiveProducer | None:
         with self._lock:
             self._forget_parent_process()
             for made_for, producer in self._producers.get(key, ()):
                 if made_for == fingerprint and not producer.in_use:
                     producer.in_use = True
                     return producer
-            producer = LiveProducer(configure(), None, check_delivery=check_delivery)
-            self._producers.setdefault(key, []).append((fingerprint, producer))
-            self._start_keeper()
-        return producer
+        return None
 
     @staticmethod
     def release(producer: LiveProducer) -> None:
