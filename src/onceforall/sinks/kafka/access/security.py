@@ -55,6 +55,9 @@ _SECURITY_PREFIXES = (
     "security.",
 )
 
+_VERIFICATION = "enable.ssl.certificate.verification"
+_TRUE, _FALSE = {"true", "t", "1"}, {"false", "f", "0"}
+
 _JAVA = (
     "It is Java's, and could name code to be run. Use sasl.mechanism with sasl.username and "
     "sasl.password, or with oauth_cb."
@@ -192,6 +195,10 @@ def check_security(options: Mapping[str, Any]) -> None:
             f"Option {missing!r} (or its .pem) is missing, although a client {given} is given. "
             "Give both."
         )
+    # The driver would not verify where librdkafka takes the value for none of its own, and a start
+    # may send its password before librdkafka is asked.
+    if _verification(options) not in _TRUE | _FALSE:
+        raise OptionError(f"Option {_VERIFICATION!r} must be true (the default) or false.")
     algorithm = str(options.get("ssl.endpoint.identification.algorithm", "https")).lower()
     if algorithm not in {"https", "none"}:
         raise OptionError(
@@ -284,11 +291,11 @@ def warn_of_weakness(options: Mapping[str, Any]) -> None:
 
 def verifies(options: Mapping[str, Any]) -> bool:
     """Tell whether brokers must prove who they are."""
-    return str(options.get("enable.ssl.certificate.verification", True)).lower() in {
-        "true",
-        "t",
-        "1",
-    }
+    return _verification(options) not in _FALSE
+
+
+def _verification(options: Mapping[str, Any]) -> str:
+    return str(options.get(_VERIFICATION, True)).lower()
 
 
 # --- secrets --------------------------------------------------------------------------------------
