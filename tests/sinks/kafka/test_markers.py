@@ -1,10 +1,12 @@
 """Which marker of a producer decides, where compaction has taken a part of the log; and how far the
 log is read for it."""
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
 
+from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity
 from onceforall.sinks.kafka.driver.evidence import Marker
 from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader, _Leaders
 from simulator.brokers.records import Entry
@@ -119,3 +121,88 @@ def test_a_partition_that_is_gone_is_not_one_without_a_leader(monkeypatch):
     monkeypatch.setattr(reader, "_leaders_of", lambda topics, look: _Leaders(told, frozenset()))
     found = reader.leaderless([("t", 0), ("t", 1), ("t", 2), ("gone", 0)])
     assert found == {("t", 1): "t [1]: no leader at the moment"}
+
+
+NAME, NUMBER = PARTITION
+OLD_LEADER, LEADER = ("broker", 1), ("broker", 2)
+
+
+class Brokers:
+    """A client of a cluster, some of whose brokers are behind the others: what each knows of."""
+
+    deadline_s = answer_timeout_s = 1.0
+
+    def __init__(self, log, *, told, leaders, short=0, start=0):
+        """``told`` says in turn whether who is asked for metadata knows the topic, and ``leaders``
+        whom it names; the old leader lacks the last ``short`` records, and the log begins at
+        ``start``."""
+        self.log, self.told, self.leaders = log, list(told), list(leaders)
+        self.short, self.start = short, start
+
+    def metadata(self, topic):
+        brokers = [
+            SimpleNamespace(node_id=a[1], host=a[0], port=a[1]) for a in (OLD_LEADER, LEADER)
+        ]
+        leader = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
+        knows = self.told.pop(0) if len(self.told) > 1 else self.told[0]
+        partitions = [SimpleNamespace(partition_index=NUMBER, leader_id=leader[1])]
+        found = SimpleNamespace(
+            name=topic, error_code=0 if knows else 3, partitions=partitions if knows else []
+        )
+        return SimpleNamespace(brokers=brokers, topics=[found])
+
+    def identify_everywhere(self, topics, answer_timeout_s):
+        return [
+            ClusterIdentity("c", {NAME: "id"} if knows else {}, frozenset(() if knows else topics))
+            for knows in sorted({*self.told})
+        ]
+
+    def exchange(self, calls, deadline_s):
+        return [self._answer(*call) for call in calls]
+
+    def _answer(self, address, request):
+        known = self.log[: len(self.log) - (self.short if address == OLD_LEADER else 0)]
+        end = known[-1].offset + 1
+        part = request.topics[0].partitions[0]
+        if type(request).__name__.startswith("ListOffsets"):
+            found = SimpleNamespace(partition_index=NUMBER, error_code=0, offset=end)
+            return SimpleNamespace(topics=[SimpleNamespace(name=NAME, partitions=[found])])
+        position = part.fetch_offset
+        in_range = self.start <= position <= end
+        records = b"".join(each.encoded() for each in known if each.offset >= position)
+        found = SimpleNamespace(error_code=0 if in_range else 1, records=records)
+        return SimpleNamespace(responses=[SimpleNamespace(partitions=[found])])
+
+
+def marker_of(brokers):
+    with warnings.catch_warnings():
+        # kafka-python's, when it loads a request.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return TransactionReader(brokers, None).marker(PARTITION, 10, OURS, EPOCH)
+
+
+LOG = [*(entry(offset) for offset in range(5, 11)), COMMIT]
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_not_believed_where_another_one_does():
+    """One that has just started, or was cut off, may be behind. Once that stopped the query, which
+    said that the partition is not there any more."""
+    assert marker_of(Brokers(LOG, told=[False, True], leaders=[LEADER])) == Marker(True, EPOCH, 11)
+
+
+def test_a_topic_that_no_broker_knows_is_gone():
+    found = marker_of(Brokers(LOG, told=[False], leaders=[LEADER]))
+    assert "is not there any more" in found.reason
+
+
+def test_a_leader_that_was_cut_off_and_lacks_the_proof_is_not_believed():
+    """Once that stopped the query, which said that retention had deleted the proof."""
+    brokers = Brokers(LOG, told=[True], leaders=[OLD_LEADER, OLD_LEADER, LEADER], short=4)
+    assert marker_of(brokers) == Marker(True, EPOCH, 11)
+
+
+@pytest.mark.parametrize("leader", [OLD_LEADER, LEADER])
+def test_a_proof_that_is_not_in_the_log_of_the_leader_that_stays_is_gone(leader):
+    shortened = {"short": 4} if leader == OLD_LEADER else {"start": 11}
+    found = marker_of(Brokers(LOG, told=[True], leaders=[leader], **shortened))
+    assert "is not in the log any more (retention), or is lost" in found.reason

@@ -85,9 +85,15 @@ class Marker:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The log can't be read at the place of the proof, and what would help."""
+    """The log can't be read at the place of the proof.
+
+    Attributes:
+        reason: why, and what would help.
+        is_certain: else another broker may be able to show it.
+    """
 
     reason: str
+    is_certain: bool = True
 
 
 @dataclass(frozen=True)

@@ -377,19 +377,20 @@ class TransactionReader(StateReader):
         look = partition not in self._leaders_of([partition[0]], look=False).told
         tell_s = time.monotonic() + _TELL_AFTER_S
         while True:
-            told, hidden = self._leaders_of([partition[0]], look=look)
-            if partition not in told and partition[0] in hidden:
-                return Unreadable(self._rights.topic(partition[0], "Describe"))
-            if partition not in told:
-                return Unreadable(
-                    f"partition {partition[1]} of topic {partition[0]} is not there any more"
-                )
-            address, look = told[partition], True
+            leaders = self._leaders_of([partition[0]], look=look)
+            if partition not in leaders.told:
+                gone = self._gone(partition, leaders)
+                if gone is not None:
+                    return gone
+                look = True
+                retry.again(("the partition", "not every broker knows its topic"))
+                continue
+            address, look = leaders.told[partition], True
             if address is None:
                 # Its broker may come back with what proves the outcome.
                 retry.again(("the partition", "it has no leader at the moment"))
                 continue
-            answer = self._fetch(address, partition, scan.position, retry.deadline_s)
+            answer = self._read(address, partition, scan.position, retry)
             if isinstance(answer, Unreadable):
                 return answer
             look = isinstance(answer, str)
@@ -414,6 +415,34 @@ class TransactionReader(StateReader):
                     scan.end,
                 )
                 tell_s = time.monotonic() + _TELL_AFTER_S
+
+    def _gone(self, partition: Partition, leaders: _Leaders) -> Unreadable | None:
+        """Return why a partition that isn't told can't be read; None when only the broker that was
+        asked doesn't know its topic: it has just started, or wakes from before it was made.
+        """
+        topic, number = partition
+        if topic in leaders.hidden:
+            return Unreadable(self._rights.topic(topic, "Describe"))
+        if all(name != topic for name, _ in leaders.told):
+            told = self._client.identify_everywhere([topic], QUICK_ANSWER_S)
+            if any(topic not in each.missing for each in told):
+                return None
+        return Unreadable(f"partition {number} of topic {topic} is not there any more")
+
+    def _read(
+        self, address: Address, partition: Partition, position: int, retry: Retry
+    ) -> bytes | str | Unreadable:
+        """Return what ``_fetch`` returns. A log that ends before the position is asked for again:
+        that of a leader that was cut off does.
+        """
+        answer = self._fetch(address, partition, position, retry.deadline_s)
+        if not isinstance(answer, Unreadable) or answer.is_certain or retry.is_over():
+            return answer
+        end = self.end_offsets([partition[0]], {}, again=True).get(partition)
+        leader = self._leaders_of([partition[0]], look=False).told.get(partition)
+        if end is not None and end >= position and leader == address:
+            return answer
+        return "its log ends before the proof"
 
     def _is_at_end(self, partition: Partition, scan: MarkerScan, *, moved: bool) -> bool:
         """Tell whether a log is read up to the end that it had when the scan had begun: the caller
@@ -474,6 +503,7 @@ class TransactionReader(StateReader):
         if part.error_code == _OFFSET_OUT_OF_RANGE:
             return Unreadable(
                 f"offset {position} of {partition[0]} [{partition[1]}], where the proof was, is "
-                "not in the log any more (retention), or is lost"
+                "not in the log any more (retention), or is lost",
+                is_certain=False,
             )
         return error_name(part.error_code)
