@@ -136,6 +136,28 @@ def test_a_producer_without_transactions_that_failed_while_nobody_used_it_is_rep
     assert take() is second
 
 
+def test_a_producer_that_is_dropped_for_its_age_is_given_to_nobody_meanwhile(pool, monkeypatch):
+    """Once a task could get it just before it was dropped, with the task's records."""
+    configuration = producer_configuration({"bootstrap.servers": "127.0.0.1:9"}, "at_least_once")
+    attempt = TaskAttempt(str(uuid.uuid4()), "out", 1, 1, 0, 0, 0)
+    take = partial(pool.plain, attempt, lambda: configuration, None, check_delivery=True)
+    old = take()
+    pool.release(old)
+    old.idle_since_s = -1e9
+    taken = []
+    discard = pool.discard
+
+    def take_and_discard(producer, **more):
+        taken.append((producer, take()))
+        discard(producer, **more)
+
+    monkeypatch.setattr(pool, "discard", take_and_discard)
+    until(lambda: taken)
+    dropped, got = taken[0]
+    assert dropped is old
+    assert got is not old
+
+
 def test_the_statistics_of_a_producer_whose_task_waits_for_rows_do_not_pile_up(pool):
     """librdkafka makes them ten times a second, each of kilobytes for every partition."""
     configuration = producer_configuration({"bootstrap.servers": "127.0.0.1:9"}, "exactly_once")

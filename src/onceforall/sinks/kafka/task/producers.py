@@ -164,6 +164,8 @@ class ProducerPool:
                     # Used in this very batch: it may become reusable with the batch's DONE. Any
                     # other will never be.
                     stale.append(producer)
+            for producer in stale:
+                producer.in_use = True
         for producer in stale:
             self.discard(producer)
         return found
@@ -293,6 +295,9 @@ class ProducerPool:
                 p for producers in self._producers.values() for _, p in producers if not p.in_use
             ]
             old = [p for p in idle if now_s - p.idle_since_s > _IDLE_LIMIT_S]
+            for producer in old:
+                # A task that comes before it is discarded must not get it.
+                producer.in_use = True
             for producer in idle:
                 # One that has failed is marked by that, and discarded when it is asked for.
                 with contextlib.suppress(AttemptFailedError):
