@@ -115,6 +115,19 @@ def test_a_batch_reads_each_shard_twice_and_an_idle_query_leaves_most_requests_t
     assert times[-1] - times[2] > 0.9
 
 
+def test_a_stream_that_is_named_by_its_name_and_by_its_arn_is_read_once(
+    ordered_stream, ordered_server
+):
+    """Once each of its shards was read twice at a time, against the shard's limit."""
+    source = ordered_stream(shards=1)
+    source.put(20)
+    query = source.query(streamName=f"{source.name},{source.arn}")
+    ordered_server.calls()
+    assert query.plan()
+    assert [c["operation"] for c in ordered_server.calls()].count("GetRecords") == 1
+    assert query.numbers() == list(range(20))
+
+
 # --- retention ------------------------------------------------------------------------------------
 
 

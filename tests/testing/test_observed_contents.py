@@ -161,6 +161,7 @@ def written(path, format_, changed=None, swapped=(), texts=None, **more):
         "at": pa.timestamp("us", "UTC"),
         "local": pa.timestamp("us"),
         "few": pa.float32(),
+        "labels": pa.map_(pa.string(), pa.list_(pa.int64())),
     }
     arrays = {"value": pa.array([str(n) for n in ids])}
     arrays |= {name: pa.array(column, types.get(name)) for name, column in values.items()}
@@ -175,6 +176,14 @@ def test_files_have_the_contents_that_were_written(tmp_path, format_):
     rows = written(tmp_path, format_).rows()
     assert rows.contents.tolist() == contents(rows.ids).tolist()
     assert found_in(rows).ok
+
+
+@pytest.mark.parametrize("format_", ["json", "parquet", "orc"])
+def test_a_map_in_a_file_is_the_map_that_was_written(tmp_path, format_):
+    labels = [{"b": [n], "a": []} if n % 3 else None for n in range(ROWS)]
+    written(tmp_path, format_, texts={"labels": labels})
+    found = FileObserver(tmp_path, key_column=None, content=["labels"]).rows().contents
+    assert found.tolist() == contents_of([labels]).tolist()
 
 
 @pytest.mark.parametrize("name", ["number", "flag", "day"])

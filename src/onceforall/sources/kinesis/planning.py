@@ -147,7 +147,9 @@ class Planner:
             DataLossError: something between here and what is there may be gone.
             SourceError: Kinesis refuses, or doesn't answer.
         """
-        arns = [self._described(name) for name in self._options.streams]
+        # Of one stream there may be a name and an ARN.
+        names = {self._described(name): name for name in self._options.streams}
+        arns = list(names)
         self._check_streams(start, arns)
         cursors: dict[tuple[str, str], _Cursor] = {}
         found: dict[str, dict[str, Position]] = {}
@@ -156,7 +158,7 @@ class Planner:
             retentions[arn] = positions.retention_ms or _LEAST_RETENTION_MS
         deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
         waiting = {}
-        for name, arn in zip(self._options.streams, arns, strict=True):
+        for arn, name in names.items():
             if arn in start.streams:
                 found[arn] = self._grown(arn, _dated(start.streams[arn]), set())
             else:

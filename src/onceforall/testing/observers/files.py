@@ -227,7 +227,9 @@ class FileObserver:
             return None
         if table.num_rows == 0:
             return joined([], "numbers")
-        return contents_of([table.column(name).to_pylist() for name in self._content])
+        return contents_of(
+            [table.column(name).to_pylist(maps_as_pydicts="strict") for name in self._content]
+        )
 
 
 @dataclass(frozen=True, eq=False)
