@@ -51,4 +51,5 @@ def test_state_store_output_and_input_agree_and_a_batch_that_is_missing_is_found
         findings.STATE,
     ]
     ids = np.asarray([f"{bucket}:{n}:{last}" for bucket, n, last, _ in written])
-    assert check_quiet(running_counts(ROWS, 2, BUCKETS), {"out": Rows(ids)}, range(2)).ok
+    rows = Rows(ids, keys=np.asarray([str(bucket) for bucket, *_ in written]))
+    assert check_quiet(running_counts(ROWS, 2, BUCKETS), {"out": rows}, range(2)).ok
