@@ -1,8 +1,10 @@
 """What is read of Spark's own files."""
 
+import os
+
 import pytest
 
-from onceforall.errors import CheckpointMismatchError
+from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.spark import checkpoint as spark_checkpoint
 
 
@@ -34,3 +36,29 @@ def test_a_plan_that_is_no_text_is_refused_as_damaged(tmp_path):
     with pytest.raises(CheckpointMismatchError, match=r"offsets/4 is no text: .* It is damaged\."):
         spark_checkpoint.plan_of(tmp_path, 4)
     assert spark_checkpoint.known_plan_of(tmp_path, 4) == ()
+
+
+READ = [
+    spark_checkpoint.keeps_state,
+    spark_checkpoint.last_planned,
+    spark_checkpoint.last_committed,
+]
+
+
+@pytest.mark.parametrize("read", READ)
+def test_a_checkpoint_that_is_no_folder_is_refused_by_its_name(tmp_path, read):
+    (tmp_path / "cp").write_text("")
+    with pytest.raises(CommitLogError, match=r"cannot list .*/cp/.* \(ENOTDIR\)\. .*correct check"):
+        read(tmp_path / "cp")
+    assert not read(tmp_path) or read(tmp_path) == -1
+
+
+@pytest.mark.parametrize("read", READ)
+def test_a_checkpoint_of_somebody_else_is_refused_by_its_name(tmp_path, read, monkeypatch):
+    def refusing(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refusing)
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(CommitLogError, match=r"cannot list .* \(EACCES\)\. .*may read and write"):
+        read(tmp_path)

@@ -8,12 +8,13 @@ batch is complete; ``state/`` exists when the query is stateful.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
 
 from onceforall.commit_log import binding
-from onceforall.errors import CheckpointMismatchError, ConfigurationError
+from onceforall.errors import CheckpointMismatchError, CommitLogError, ConfigurationError
 from onceforall.spark.hadoop_paths import local_folder
 from onceforall.spark.offsets import describe_batch
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
@@ -118,20 +119,31 @@ def last_planned(checkpoint: AnyPath) -> int:
 
 
 def _last(folder: AnyPath) -> int:
+    return max((int(name) for name in _names(folder) if name.isdecimal()), default=-1)
+
+
+def _names(folder: AnyPath) -> list[str]:
+    """Return the names in a folder of Spark's; one that is missing is empty.
+
+    Raises:
+        CommitLogError: it can't be read.
+    """
     try:
-        return max(
-            (int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=-1
-        )
+        return [file.name for file in folder.iterdir()]
     except FileNotFoundError:
-        return -1
+        return []
+    except OSError as error:
+        code = errno.errorcode.get(error.errno or 0, "no error code")
+        raise CommitLogError(
+            f"cannot list {folder}: {error.strerror or error} ({code}). A checkpoint is a folder "
+            "that the user of the Spark driver may read and write: mend that, or correct "
+            "checkpointLocation, then restart the query."
+        ) from error
 
 
 def keeps_state(checkpoint: AnyPath) -> bool:
     """Tell whether a batch of this query has ever kept state."""
-    try:
-        return any((checkpoint / "state").iterdir())
-    except FileNotFoundError:
-        return False
+    return bool(_names(checkpoint / "state"))
 
 
 def query_id(checkpoint: AnyPath) -> str | None:

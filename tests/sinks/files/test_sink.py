@@ -301,7 +301,7 @@ def test_a_volume_that_is_gone_behind_the_decision_is_waited_for(tmp_path):
     decided = sink.confirm([prepared(sink, numbers(2))])
     (tmp_path / "volume").rename(tmp_path / "unmounted")
     (tmp_path / "volume").mkdir()
-    with pytest.raises(SinkUnavailableError, match="tried again"):
+    with pytest.raises(SinkUnavailableError, match="Cannot commit batch 0"):
         sink.commit(permit(), decided)
     (tmp_path / "volume").rmdir()
     (tmp_path / "unmounted").rename(tmp_path / "volume")
@@ -1030,6 +1030,20 @@ def test_a_folder_that_cannot_be_used_is_refused_at_start(tmp_path):
         start(file / "below")
     with pytest.raises(SinkCheckError, match="/proc/onceforall can't be made"):
         start("/proc/onceforall")
+
+
+def test_a_folder_of_somebody_else_is_refused_at_start(tmp_path, monkeypatch):
+    """No restart helps, and nobody asks again."""
+    lstat = Path.lstat
+
+    def refusing(self):
+        if self.parent == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return lstat(self)
+
+    monkeypatch.setattr(Path, "lstat", refusing)
+    with pytest.raises(SinkCheckError, match=rf"{tmp_path}.*EACCES.*\. Grant .* there\.$"):
+        start(tmp_path)
 
 
 def test_temp_files_on_another_file_system_are_refused_at_start(tmp_path):

@@ -40,6 +40,8 @@ _REMEDIES = {
     "symbolic link",
 }
 
+_RIGHTS = {errno.EACCES, errno.EPERM}
+
 
 class PlaceError(OSError):
     """An error of a place that is no file system: its text says what happened, and what helps.
@@ -87,9 +89,7 @@ def asking_again(what: str, folder: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SinkUnavailableError(
-            f"Cannot {what} in {folder}: {explained(error)}; it is tried again."
-        ) from error
+        raise SinkUnavailableError(f"Cannot {what} in {folder}: {explained(error)}.") from error
 
 
 @contextlib.contextmanager
@@ -104,6 +104,8 @@ def at_start(what: str, folder: object) -> Iterator[None]:
         cause = error.__cause__
         if isinstance(cause, PlaceError) and cause.refused:
             raise SinkCheckError(f"FileSink {cause}.") from cause
+        if isinstance(cause, OSError) and cause.errno in _RIGHTS:
+            raise SinkCheckError(str(error)) from cause
         raise
 
 

@@ -387,7 +387,7 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
         self._connect(start.spark)
-        with asking_again("look at the folder", self._root):
+        with at_start("look at the folder", self._root):
             self._folder.place.check(start.spark)
 
     @failpoints.around("file.confirm")

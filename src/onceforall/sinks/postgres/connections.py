@@ -359,9 +359,9 @@ class Access:
 def late(target: str, within_s: float) -> str:
     """Return what is told of a server that takes connections and doesn't answer."""
     return (
-        f"PostgreSQL at {target} took the connection and gave no answer within {within_s:g} s. It "
-        "is asked again; see whether the server, or a proxy before it, hangs, or a synchronous "
-        "standby is away (pg_stat_activity shows the wait_event SyncRep then)."
+        f"PostgreSQL at {target} took the connection and gave no answer within {within_s:g} s. "
+        "See whether the server, or a proxy before it, hangs, or a synchronous standby is away "
+        "(pg_stat_activity shows the wait_event SyncRep then)."
     )
 
 

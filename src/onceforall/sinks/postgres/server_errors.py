@@ -134,7 +134,7 @@ def connection_error(error: psycopg.Error, target: str) -> OnceForAllError:
             "tasks at once."
         )
     else:
-        remedy = "It is asked again; see that the server runs and can be reached from here."
+        remedy = "See that the server runs and can be reached from here."
     return SinkUnavailableError(
         f"PostgreSQL at {target} did not take the connection: {text}. {remedy}"
     )
