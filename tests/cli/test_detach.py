@@ -144,6 +144,17 @@ def test_what_is_decided_is_completed_and_passed_and_the_log_set_aside(crashed, 
     assert "detached before" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_behind_batches_of_a_plain_query_rows_may_be_visible(crashed, capsys, dry_run):
+    query = crashed(batch=3)
+    query.batch = 1
+    query.decide(query.prepare("a"))
+    assert main([*query.command(), *dry_run]) == 0
+    said = capsys.readouterr().out
+    assert "Batch 3 was begun without onceforall and isn't finished: rows of it may be" in said
+    assert "undecided: " not in said
+
+
 def test_what_is_undecided_is_aborted_and_left_to_the_plain_query(crashed, capsys):
     query = crashed()
     query.prepare("a", "b")

@@ -229,7 +229,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     if never_ran:
         _tell_begun(path, report)
     else:
-        _tell_planned(path, report, passed)
+        _tell_planned(path, report, passed, run.decided)
     _leave(bound, run.generation, index=1 if run.completed is None else 2)
     failpoints.hit("detach.left")
     folder = _finish(home, bound, run.generation, report)
@@ -378,7 +378,7 @@ def _foresee(
             f"{_sinks_of(decided.commit)}."
         )
     passed = _pass_decided(path, decided, report)
-    _tell_planned(path, report, passed)
+    _tell_planned(path, report, passed, decided)
     report.say(f"Then {_FORESEEN_END}.{_elsewhere(bound, 'would stay')}")
     return Detachment(tuple(report.steps), completed, passed)
 
@@ -536,13 +536,18 @@ def _pass_decided(path: AnyPath, decided: Decided | None, report: _Report) -> in
     return batch
 
 
-def _tell_planned(path: AnyPath, report: _Report, passed: int | None) -> None:
+def _tell_planned(
+    path: AnyPath, report: _Report, passed: int | None, decided: Decided | None
+) -> None:
     """Say what is left to the plain query.
 
     ``passed``: the batch that was entered in Spark's commit log, or would be.
     """
     planned, committed = spark_checkpoint.last_planned(path), spark_checkpoint.last_committed(path)
-    if planned > (committed if passed is None else passed):
+    if decided is not None and committed > decided.commit.batch:
+        # A plain query has run behind our log, and may have begun that batch, too.
+        _tell_begun(path, report)
+    elif planned > (committed if passed is None else passed):
         report.say(
             f"Batch {planned} is planned by Spark and undecided: nothing of it is visible, and "
             "the plain query writes it.",
