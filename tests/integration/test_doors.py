@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import onceforall as ofa
@@ -243,6 +244,16 @@ def test_a_transform_is_for_its_sink_alone(broker, source, sink, run, tmp_path):
     run(writer.option("checkpointLocation", str(tmp_path / "cp")))
     assert values(broker.bootstrap_servers, plain.topic) == ["v1"]
     assert values(broker.bootstrap_servers, shouting.topic) == ["V1"]
+
+
+def test_a_transform_that_returns_no_frame_is_named(source, sink, run, tmp_path):
+    out = sink()
+    source.add(*rows(1))
+    writer = ofa.write_stream(source.stream()).to(out, transform=lambda _: None)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(writer.option("checkpointLocation", str(tmp_path / "cp")))
+    error = ofa.error_of(caught.value)
+    assert f"The transform of sink kafka-{out.topic}: its result is None" in str(error)
 
 
 def test_several_queries_run_in_one_session(broker, source, sink, tmp_path):

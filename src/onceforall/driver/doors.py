@@ -401,6 +401,9 @@ class _Writes:
             rows = batch
             if transform is not None:
                 rows = transform(batch)
+                arguments.check_frame(
+                    rows, f"The transform of sink {name}", "its result", or_connect=True
+                )
                 self._warn_of_aggregate(name, rows)
             transaction.write(name, rows)
 

@@ -89,6 +89,12 @@ def parsed(conninfo: object) -> dict[str, Any]:
         if isinstance(conninfo, str):
             if unfit(conninfo):
                 raise OptionError(f"The conninfo {unfit(conninfo)}")
+            if conninfo.lower().lstrip().startswith("jdbc:"):
+                raise OptionError(
+                    "The conninfo is an address of JDBC's, and libpq has its own: "
+                    "postgresql://user@host:5432/database. Drop 'jdbc:', and put user and password "
+                    "where libpq has them, or give password=."
+                )
             _check_encoded(conninfo)
             parameters = dict(conninfo_to_dict(conninfo))
         else:
