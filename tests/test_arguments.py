@@ -295,8 +295,11 @@ def test_a_wrong_value_is_an_error_of_ours_that_names_its_argument(name, frames)
                                                                           r"'aborted' or leave it "
                                                                           r"out\.$")),
         (lambda: ofa.exactly_once("/a", sinks={"a": sink()}, min_batches_to_retain=True), r"^min_batches_to_retain is True. Give a whole number of at least 1"),
+        (lambda: ofa.exactly_once("/a", sinks={"a": sink()})(lambda rows, *, key="s3cret": None), (
+            r"^What exactly_once decorates takes \(rows, key\), and is called with \(batch, "
+            r"batch_id, transaction\)\.")),
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 def test_the_message_has_what_was_given_and_what_is_expected(made, words):
     with pytest.raises(ofa.OptionError, match=words):

@@ -8,6 +8,7 @@ Imports nothing but the errors: Python workers import it, too.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -264,14 +265,31 @@ def mapping(name: str, value: object, expected: str) -> dict[str, Any]:
     return dict(value)
 
 
-def function(name: str, value: T) -> T:
+def function(name: str, value: T, *given: str) -> T:
     """Return what can be called.
 
+    Args:
+        name: of the argument.
+        value: the function.
+        given: what it will be called with, by position.
+
     Raises:
-        OptionError: it can't.
+        OptionError: it can't, or not with so many arguments.
     """
     if not callable(value):
         raise wrong(name, value, "a function")
+    try:
+        takes = inspect.signature(value)
+    except (TypeError, ValueError):  # of a function in C it isn't always known
+        return value
+    try:
+        takes.bind(*given)
+    except TypeError:
+        # Without defaults, which may be secrets.
+        raise OptionError(
+            f"{name} takes ({', '.join(takes.parameters)}), and is called with "
+            f"({', '.join(given)}). Give it these arguments, in this order."
+        ) from None
     return value
 
 

@@ -168,7 +168,9 @@ def exactly_once(
         _use_this_python(session)
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction | ConnectFunction:
-        arguments.function("What exactly_once decorates", function)
+        arguments.function(
+            "What exactly_once decorates", function, "batch", "batch_id", "transaction"
+        )
         spark = _session()
         if _is_connect(spark):
             settings.reserve_ms(shortest_timeout_ms(sinks))
@@ -222,7 +224,7 @@ class StreamWriter:
         """
         arguments.check_sink("to: sink", sink)
         if transform is not None:
-            arguments.function("to: transform", transform)
+            arguments.function("to: transform", transform, "batch")
         name = sink.default_name if name is None else name
         _check_name(name)
         if name in self._sinks:
