@@ -4,9 +4,11 @@ what only an event can bring."""
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import uuid
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import confluent_kafka as ck
@@ -174,6 +176,40 @@ def test_the_statistics_of_a_producer_whose_task_waits_for_rows_do_not_pile_up(p
     before = len(heard)
     producer.poll(0)
     assert len(heard) - before <= 20, "those of the last moment"
+
+
+@pytest.mark.parametrize("who", ["takes the idle one", "takes another sink's", "has it"])
+def test_a_token_that_is_slow_to_come_holds_up_no_task(pool, who):
+    """Once a task waited for a token of whatever producer lay idle in its process, for up to a
+    minute."""
+    fetched, given = [], threading.Event()
+
+    def token(_):
+        fetched.append(time.time())
+        if len(fetched) > 1:
+            given.wait(30)
+        return "token", time.time() + 1
+
+    with listener() as listening:
+        configuration = producer_configuration(options_of(listening, token), "at_least_once")
+        other = producer_configuration({"bootstrap.servers": "127.0.0.1:9"}, "at_least_once")
+        attempt = TaskAttempt(str(uuid.uuid4()), "out", 1, 1, 0, 0, 0)
+        first = pool.plain(attempt, lambda: configuration, None, check_delivery=True)
+        if who != "has it":
+            pool.release(first)
+        until(lambda: len(fetched) > 1, what="the second token is fetched")
+        try:
+            asked = time.monotonic()
+            if who == "has it":
+                first.poll(0)
+            elif who == "takes the idle one":
+                assert pool.plain(attempt, dict, None, check_delivery=True) is first
+            else:
+                another = replace(attempt, sink="another")
+                pool.plain(another, lambda: other, None, check_delivery=True)
+            assert time.monotonic() - asked < 10
+        finally:
+            given.set()
 
 
 class Heard:

@@ -5,9 +5,9 @@ What librdkafka has to tell (log lines, statistics, errors, records that were no
 wish for a new token) waits in its queue and is handed to a ``Listener`` by ``poll`` and ``flush``,
 in order. All calls release the interpreter's lock while they are in librdkafka.
 
-A client belongs to one thread at a time, but for ``serve``: without a token librdkafka opens no
-connection, and the thread that could hand it over may be waiting for just that connection, or for
-rows. A client is dropped with ``close`` (or as garbage), which sends nothing to the brokers.
+A client belongs to one thread at a time, but for ``serve`` and ``poll``: without a token librdkafka
+opens no connection, and the thread that could hand it over may be waiting for just that connection,
+or for rows. A client is dropped with ``close`` (or as garbage), which sends nothing to the brokers.
 """
 
 from __future__ import annotations
@@ -37,10 +37,6 @@ _log = logging.getLogger("onceforall.sinks.kafka")
 _TEXT_BYTES = 512
 # How long ``flush`` waits before it looks whether records have failed, which keep it waiting.
 _FLUSH_SLICE_MS = 50
-# What does not wait for a ``poll``. Of the statistics the newest are wanted, and they come all the
-# time.
-_AT_ONCE = (lib.EVENT_TOKEN_REFRESH, lib.EVENT_STATS)
-
 
 # Ends the reason of a failure that harms nothing yet. librdkafka tells one reason once only, so the
 # same one without this is told when the token has expired.
@@ -138,17 +134,24 @@ class Client:
         Raises:
             confluent_kafka.KafkaException: the client has failed for good.
         """
-        # Who holds the lock hears the events: what another thread has taken is heard when this
-        # returns, too.
-        with self._hearing:
-            if self._kept:
-                timeout_s = 0
-            while self._kept:
-                self._hear_once(self._kept.popleft())
-            event = self._lib.queue_poll(self._queue, int(timeout_s * 1000))
-            while event:
-                self._hear_once(event)
-                event = self._lib.queue_poll(self._queue, 0)
+        wishes: list[int] = []
+        try:
+            # Who holds the lock hears the events: what another thread has taken is heard when this
+            # returns, too.
+            with self._hearing:
+                if self._kept:
+                    timeout_s = 0
+                while self._kept:
+                    self._hear_once(self._kept.popleft())
+                event = self._lib.queue_poll(self._queue, int(timeout_s * 1000))
+                while event:
+                    if self._lib.event_type(event) == lib.EVENT_TOKEN_REFRESH:
+                        wishes.append(event)
+                    else:
+                        self._hear_once(event)
+                    event = self._lib.queue_poll(self._queue, 0)
+        finally:
+            self._grant(wishes)
 
     def serve(self) -> None:
         """Hand over a token that librdkafka wishes for, and take the statistics, which would pile
@@ -156,14 +159,26 @@ class Client:
         """
         if not self._hearing.acquire(blocking=False):
             return  # Another thread hears them.
+        wishes: list[int] = []
         try:
             while event := self._lib.queue_poll(self._queue, 0):
-                if self._lib.event_type(event) in _AT_ONCE:
+                kind = self._lib.event_type(event)
+                if kind == lib.EVENT_TOKEN_REFRESH:
+                    wishes.append(event)
+                elif kind == lib.EVENT_STATS:
                     self._hear_once(event)
                 else:
                     self._kept.append(event)
         finally:
             self._hearing.release()
+            self._grant(wishes)
+
+    def _grant(self, wishes: list[int]) -> None:
+        """Hand over tokens. Not while this thread hears events: a user's function fetches them, and
+        may take a minute, in which the task must not wait for the thread that serves it.
+        """
+        for event in wishes:
+            self._hear_once(event)
 
     def _hear_once(self, event: int) -> None:
         try:

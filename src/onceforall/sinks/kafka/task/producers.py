@@ -298,10 +298,11 @@ class ProducerPool:
             for producer in old:
                 # A task that comes before it is discarded must not get it.
                 producer.in_use = True
-            for producer in idle:
-                # One that has failed is marked by that, and discarded when it is asked for.
-                with contextlib.suppress(AttemptFailedError):
-                    producer.poll()
+        # Not under the lock: a user's function may fetch a token.
+        for producer in idle:
+            # One that has failed is marked by that, and discarded when it is asked for.
+            with contextlib.suppress(AttemptFailedError):
+                producer.poll()
         for producer in old:
             self.discard(producer)
 
