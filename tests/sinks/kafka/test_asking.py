@@ -9,17 +9,25 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    RefusedRecordError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.driver import broker_client, wire
 from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError, BrokerClient
 from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient
 from onceforall.sinks.kafka.driver.outcomes import unavailable
+from onceforall.sinks.kafka.driver.start_checks import check_topic
 from onceforall.sinks.kafka.driver.wire import NoAnswer
 from onceforall.sinks.kafka.task import librdkafka as lib
+from onceforall.sinks.kafka.task import writer
 from onceforall.sinks.kafka.task.client import Client
 from onceforall.sinks.kafka.task.live import DeliveryFailure, Watch
+from onceforall.sinks.kafka.task.partitioning import Partitions
 from onceforall.sinks.kafka.task.writer import KafkaTransaction
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -387,6 +395,42 @@ def test_a_partition_without_a_leader_gets_no_records_without_a_key():
     found, error = asking.partitions("t", 1.0)
     assert error is None
     assert (found.count, found.led) == (3, (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (KafkaError.LEADER_NOT_AVAILABLE, AttemptFailedError, "LEADER_NOT_AVAILABLE.*repeated"),
+        (KafkaError.UNKNOWN, AttemptFailedError, "UNKNOWN.*repeated"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, RefusedRecordError, "'ads' does not exist"),
+    ],
+)
+def test_a_topic_that_brokers_cannot_tell_of_is_not_said_to_be_missing(
+    monkeypatch, code, kind, said
+):
+    """Once no supervisor started the query again, for no replay writes to a topic that isn't
+    there."""
+    monkeypatch.setattr(writer, "_TOPIC_DEADLINE_S", 0)
+    told = Partitions(0, (), 0.0), KafkaError(code)
+    client = SimpleNamespace(partitions=lambda topic, timeout_s: told)
+    producer = SimpleNamespace(client=client, poll=lambda timeout_s: None, topics={})
+    with pytest.raises(AttemptFailedError, match=said) as caught:
+        KafkaTransaction._ask_partitions(SimpleNamespace(producer=producer), "ads")
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        (5, SinkUnavailableError, "told no partitions of topic 'ads': LEADER_NOT_AVAILABLE"),
+        (17, SinkCheckError, "'ads' can't be used: INVALID_TOPIC.*Correct topic="),
+    ],
+)
+def test_a_start_says_a_topics_name_is_wrong_only_where_it_is(code, error, said):
+    told = SimpleNamespace(error_code=code, partitions=[], authorized_operations=0)
+    client = SimpleNamespace(describe_topic=lambda topic: told)
+    with pytest.raises(error, match=said):
+        check_topic(client, "ads", {"bootstrap.servers": "a:1"})
 
 
 def test_a_topic_that_librdkafka_has_no_handle_for_leaves_nothing_to_be_dropped():

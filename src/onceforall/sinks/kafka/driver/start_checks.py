@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
-from onceforall.errors import SinkCheckError
+from onceforall.errors import SinkCheckError, SinkUnavailableError
 from onceforall.sinks.kafka.access.rights import Rights, may_write
 from onceforall.sinks.kafka.driver.broker_client import TOPIC_AUTHORIZATION_FAILED, error_name
 from onceforall.sinks.kafka.options import transaction_timeout_ms
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _log = logs.logger("onceforall.sinks.kafka")
 
 _UNKNOWN_TOPIC = 3
+_INVALID_TOPIC = 17
 
 
 def check_topic(client: CoordinatorClient, topic: str, options: Mapping[str, Any]) -> int | None:
@@ -36,7 +37,7 @@ def check_topic(client: CoordinatorClient, topic: str, options: Mapping[str, Any
 
     Raises:
         SinkCheckError: there is no such topic, or the right to write to it is missing.
-        SinkUnavailableError: no broker answered.
+        SinkUnavailableError: no broker answered, or none tells its partitions now.
     """
     found = client.describe_topic(topic)
     if found.error_code == _UNKNOWN_TOPIC:
@@ -47,9 +48,14 @@ def check_topic(client: CoordinatorClient, topic: str, options: Mapping[str, Any
     rights = Rights.of(options)
     if found.error_code == TOPIC_AUTHORIZATION_FAILED:
         raise SinkCheckError(f"{rights.topic(topic)} (or correct topic=).")
-    if found.error_code and not found.partitions:
+    if found.error_code == _INVALID_TOPIC:
         raise SinkCheckError(
             f"Topic {topic!r} can't be used: {error_name(found.error_code)}. Correct topic=."
+        )
+    if found.error_code and not found.partitions:
+        raise SinkUnavailableError(
+            f"The brokers told no partitions of topic {topic!r}: {error_name(found.error_code)}. "
+            f"Check them (bootstrap.servers={options['bootstrap.servers']}), and start again."
         )
     if not may_write(found.authorized_operations):
         raise SinkCheckError(f"{rights.topic(topic)}.")

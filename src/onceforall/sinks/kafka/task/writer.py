@@ -441,6 +441,11 @@ class KafkaTransaction:
                 )
             # A topic that was made a moment ago is not known to every broker yet.
             if time.monotonic() > deadline_s:
+                if code not in {None, ck.KafkaError.UNKNOWN_TOPIC_OR_PART}:
+                    raise AttemptFailedError(
+                        f"The brokers told no partitions of topic {topic!r}: {error.name()}. Check "
+                        "them; the attempt is repeated."
+                    )
                 raise _unknown_topic(topic)
             self.producer.poll(0.1)
 
