@@ -3,7 +3,10 @@ at again before it sends a commit again."""
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +20,7 @@ from onceforall.errors import (
 )
 from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
+from onceforall.sinks.kafka.access.secure_connections import Access
 from onceforall.sinks.kafka.driver import broker_client, wire
 from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError, BrokerClient
 from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient
@@ -329,6 +333,32 @@ def test_a_broker_that_advertises_what_no_address_can_be_gives_no_answer(adverti
     assert "no connection: " in answer.reason
     assert not answer.sent
     assert not answer.refused
+
+
+@pytest.mark.parametrize("when", ["at once", "at the first request"])
+@pytest.mark.parametrize("protocol", ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"])
+def test_a_load_balancer_whose_broker_is_away_refuses_nothing(protocol, when):
+    """Once its broker was said to speak TLS, or not to: a start said that no restart helps, and a
+    batch did not wait for the broker before its decision."""
+    options = {"security.protocol": protocol}
+    if "sasl" in protocol:
+        options |= {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def take_and_end():
+            with suppress(OSError):
+                while True:
+                    with listening.accept()[0] as connection, suppress(OSError):
+                        if when == "at the first request":
+                            connection.recv(1)
+
+        threading.Thread(target=take_and_end, daemon=True).start()
+        servers = f"127.0.0.1:{listening.getsockname()[1]}"
+        client = BrokerClient(servers, access=Access(options), deadline_s=1.0)
+        with pytest.raises(SinkUnavailableError, match="No Kafka broker answered") as caught:
+            client.metadata()
+        assert not isinstance(caught.value, AccessRefusedError)
+        listening.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_connection_that_is_in_use_while_all_are_closed_is_closed_when_it_comes_back(monkeypatch):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import ssl
+import struct
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -28,10 +30,11 @@ from onceforall.sinks.kafka.access.security import (
 )
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 _SALT = os.urandom(16)
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""A whole request (ApiVersions, version 0) without a client id."""
 
 
 class Access:
@@ -117,10 +120,7 @@ class Access:
             return context.wrap_socket(connection, server_hostname=host)
         except ssl.SSLEOFError as error:
             # So does a broker end a connection that just ends itself.
-            raise ConnectionError(
-                "the broker ended the TLS handshake without a word; it probably doesn't speak TLS "
-                "at this port"
-            ) from error
+            raise ConnectionError("the broker ended the TLS handshake without a word") from error
         except ssl.SSLError as error:
             raise tls_refusal(error, host) from error
 
@@ -136,6 +136,36 @@ class Access:
             # stay as they are.
             self._contexts = {key: tls_context(options)}
         return self._contexts[key]
+
+
+def speaks_tls(address: tuple[str, int], timeout_s: float) -> bool:
+    """Tell whether what listens at an address answers a TLS handshake, be it with a refusal."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(address, timeout_s) as connection,
+            context.wrap_socket(connection, server_hostname=address[0]),
+        ):
+            return True
+    except ssl.SSLEOFError:
+        return False
+    except ssl.SSLError as error:
+        return error.reason not in _NOT_TLS
+    except OSError:
+        return False
+
+
+def speaks_plainly(address: tuple[str, int], timeout_s: float) -> bool:
+    """Tell whether a broker at an address answers without TLS; it says which versions it takes also
+    where it wants SASL.
+    """
+    try:
+        with socket.create_connection(address, timeout_s) as connection:
+            connection.sendall(_API_VERSIONS)
+            return len(connection.recv(8)) == 8
+    except OSError:
+        return False
 
 
 def _authenticated(channel: Channel, options: Mapping[str, Any]) -> float | None:

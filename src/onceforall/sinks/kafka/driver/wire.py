@@ -27,7 +27,12 @@ from typing import Any
 
 from onceforall.errors import MissingExtraError
 from onceforall.sinks.kafka.access.sasl import Channel, SaslError, asks_for_sasl
-from onceforall.sinks.kafka.access.secure_connections import Access, tls_refusal
+from onceforall.sinks.kafka.access.secure_connections import (
+    Access,
+    speaks_plainly,
+    speaks_tls,
+    tls_refusal,
+)
 from onceforall.sinks.kafka.access.security import AccessError
 
 Address = tuple[str, int]
@@ -35,16 +40,21 @@ Address = tuple[str, int]
 CONNECTIONS_PER_BROKER = 8
 _CONNECT_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 65_536
-# A broker that ends is no broker that refuses: an end without a word must be seen so often before
-# it counts as one.
+# A broker that ends is no broker that refuses, and before one that is away a load balancer may take
+# each connection, and end it: behind so many ends without a word it is tried what the listener
+# speaks.
 _SILENT_REFUSALS = 3
 _REAUTHENTICATE_AT = 0.8
 
 
 _TLS_ALERT = b"\x15\x03"
 _SPEAKS_TLS = (
-    "its listener probably speaks TLS. Check the port in bootstrap.servers, and set "
+    "its listener speaks TLS. Check the port in bootstrap.servers, and set "
     "security.protocol (ssl or sasl_ssl)"
+)
+_SPEAKS_PLAINLY = (
+    "the broker doesn't speak TLS at this port. Check the port in bootstrap.servers, and "
+    "security.protocol"
 )
 
 
@@ -142,11 +152,9 @@ class _Connection:
                 "no answer in time while the connection was made secure"
             ) from error
         except OSError as error:
-            reason = (
-                f"the connection ended while it was made secure: {error}. Check the port in "
-                "bootstrap.servers, and security.protocol"
-            )
-            raise _ConnectionLostError(reason, silent=True) from error
+            raise _ConnectionLostError(
+                f"the connection ended while it was made secure: {error}", silent=True
+            ) from error
         if lifetime_s is not None:
             self._good_until_s = started_s + _REAUTHENTICATE_AT * lifetime_s
 
@@ -205,10 +213,6 @@ class _Connection:
     def _closed(self) -> _ConnectionLostError:
         if self.has_answered:
             return _ConnectionLostError("the broker closed the connection")
-        if self._versions is None and not isinstance(self._socket, ssl.SSLSocket):
-            return _ConnectionLostError(
-                f"the broker closed the connection at the first request: {_SPEAKS_TLS}", silent=True
-            )
         return _ConnectionLostError(
             "the broker closed the connection without an answer", silent=True
         )
@@ -321,10 +325,12 @@ class Wire:
         try:
             connection = self._borrow(address) or _Connection(address, deadline_s, self._access)
         except _ConnectionLostError as error:
+            reason, refused = str(error), self._is_refusal(address, error)
+            if refused and error.silent:
+                spoken = self._spoken_instead(address, deadline_s)
+                reason, refused = spoken or reason, spoken is not None
             for i in share:
-                results[i] = NoAnswer(
-                    address, str(error), sent=False, refused=self._is_refusal(address, error)
-                )
+                results[i] = NoAnswer(address, reason, sent=False, refused=refused)
             return None
         try:
             connection.send(requests)
@@ -369,6 +375,13 @@ class Wire:
                 return error.refused
             self._silent[address] = self._silent.get(address, 0) + 1
             return self._silent[address] >= _SILENT_REFUSALS
+
+    def _spoken_instead(self, address: Address, deadline_s: float) -> str | None:
+        """Say that a listener speaks TLS where we don't, or the reverse; None where it doesn't."""
+        timeout_s = max(0.01, min(_CONNECT_TIMEOUT_S, deadline_s - time.monotonic()))
+        if self._access.uses_tls:
+            return _SPEAKS_PLAINLY if speaks_plainly(address, timeout_s) else None
+        return _SPEAKS_TLS if speaks_tls(address, timeout_s) else None
 
     def _unanswered(
         self, connection: _Connection, error: _ConnectionLostError, deadline_s: float
