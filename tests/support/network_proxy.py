@@ -240,7 +240,8 @@ class KafkaProxy:
 
         Raises:
             Exception: what a predicate of a fault has raised.
-            ValueError: a client sent what is not Kafka's protocol, such as TLS.
+            ValueError: a client sent what is not Kafka's protocol, such as TLS, before anything
+                that is.
         """
         if self._thread is None:
             return
@@ -408,7 +409,13 @@ class KafkaProxy:
 
     async def _pass_requests(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
         while True:
-            request = parse_request(connection.number, await read_frame(reader))
+            try:
+                request = parse_request(connection.number, await read_frame(reader))
+            except ValueError:
+                # The driver tries whether TLS is spoken where connections end without a word.
+                if self._log:
+                    return
+                raise
             self._log.append(replace(request, frame=b""))
             fault = next((fault for fault in self._faults if fault.takes(request)), None)
             answer = None
