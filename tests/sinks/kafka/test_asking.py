@@ -401,6 +401,16 @@ def test_records_to_a_topic_that_was_deleted_meanwhile_name_it(code):
         KafkaTransaction._raise_failures(transaction)
 
 
+def test_records_that_no_broker_took_in_time_name_the_one_that_hung():
+    """It may be the transaction's coordinator, and the partition be well."""
+    watch = Watch()
+    watch.on_log(5, "REQTMOUT", "TxnCoordinator/1: Timed out AddPartitionsToTxnRequest in flight")
+    watch.on_failure(KafkaError(KafkaError._MSG_TIMED_OUT), "ads", 2, 10)
+    transaction = SimpleNamespace(producer=SimpleNamespace(watch=watch))
+    with pytest.raises(AttemptFailedError, match="'ads' partition 2.*TxnCoordinator/1: Timed out"):
+        KafkaTransaction._raise_failures(transaction)
+
+
 def test_a_partition_without_a_leader_gets_no_records_without_a_key():
     led = (lib.MetadataPartition * 3)(
         lib.MetadataPartition(id=0, leader=4),

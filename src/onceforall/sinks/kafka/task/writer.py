@@ -339,6 +339,9 @@ class KafkaTransaction:
                 "min.insync.replicas asks for; brokers "
                 "are waited for as long as message.timeout.ms"
             )
+            if self.producer.watch.doubt is not None:
+                # It may be another broker: the transaction's coordinator.
+                remedy += f". First of all it was heard: {self.producer.watch.doubt}"
         raise AttemptFailedError(
             f"{len(failures)} record(s) were not delivered; the first reason: topic "
             f"{worst.topic!r} partition {worst.partition}: "
