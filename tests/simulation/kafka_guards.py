@@ -777,8 +777,8 @@ GUARDS = [
     Guard(
         "coordinators that have just moved are asked once",
         Client,
-        "open_transactions",
-        "if not was_amiss or settled_with == before:",
+        "_listed_surely",
+        "if is_known or settled_with == before:",
         "if True:",
         why="A simulated broker that calls itself a coordinator has begun to read; a real one "
         "may take some milliseconds more.",
@@ -786,7 +786,7 @@ GUARDS = [
     Guard(
         "a broker that doesn't list is passed over",
         Client,
-        "open_transactions",
+        "_listed_surely",
         "            answers, reason = self._ask_every_broker(\n"
         "                lambda: ListTransactionsRequest(",
         "            answers, _ = self._ask_every_broker(\n"

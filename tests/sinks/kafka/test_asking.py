@@ -21,7 +21,7 @@ from onceforall.errors import (
 from onceforall.sink import CommitPermit, CommitReport
 from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.access.secure_connections import Access
-from onceforall.sinks.kafka.driver import broker_client, wire
+from onceforall.sinks.kafka.driver import broker_client, coordinator_client, wire
 from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError, BrokerClient
 from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient
 from onceforall.sinks.kafka.driver.outcomes import unavailable
@@ -122,6 +122,55 @@ def test_metadata_without_a_broker_are_asked_for_again(monkeypatch, name, given,
     assert getattr(cluster.client, name)(*given) == answer
     assert cluster.asked[:turns] == ["MetadataRequest"] * turns
     assert cluster.asked[-1] != "MetadataRequest" or name == "open_transactions"
+
+
+class Restarted:
+    """A cluster of one broker, which coordinates an open transaction, and lists none when it is
+    asked for the first time behind a restart: it has not begun to read."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(coordinator_client, "_SETTLING_S", 0.001)
+        monkeypatch.setattr(coordinator_client, "LAST_BACKOFF_S", 0.001)
+        self.client = CoordinatorClient("a:1", deadline_s=0.1)
+        self.epoch, self.is_up, self.has_read = 1, True, True
+        monkeypatch.setattr(self.client, "exchange", self.exchange)
+
+    def restart(self):
+        self.epoch, self.has_read = self.epoch + 1, False
+
+    def exchange(self, calls, deadline_s, steps=None):
+        return [self.answer(address, request) for address, request in calls]
+
+    def answer(self, address, request):
+        if not self.is_up:
+            return NoAnswer(address, "reset", sent=False)
+        if type(request).__name__ == "MetadataRequest":
+            led = SimpleNamespace(partition_index=0, leader_id=1, leader_epoch=self.epoch)
+            return SimpleNamespace(
+                brokers=[SimpleNamespace(node_id=1, host="a", port=1)],
+                topics=[SimpleNamespace(partitions=[led])],
+            )
+        states = [SimpleNamespace(transactional_id="open")] if self.has_read else []
+        self.has_read = True
+        return SimpleNamespace(error_code=0, transaction_states=states)
+
+
+@pytest.mark.parametrize("was_asked_while_it_was_away", [False, True])
+def test_a_coordinator_that_was_restarted_between_two_calls_hides_no_open_transaction(
+    monkeypatch, was_asked_while_it_was_away
+):
+    """Once a sweep that was asked again, because a broker was away, found nothing right behind the
+    broker's restart, and said that all was swept."""
+    cluster = Restarted(monkeypatch)
+    if was_asked_while_it_was_away:
+        cluster.is_up = False
+        with pytest.raises(SinkUnavailableError):
+            cluster.client.open_transactions()
+        cluster.is_up = True
+    else:
+        assert cluster.client.open_transactions() == ["open"]
+    cluster.restart()
+    assert cluster.client.open_transactions() == ["open"]
 
 
 @pytest.mark.parametrize(

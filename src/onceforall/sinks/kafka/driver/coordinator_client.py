@@ -122,6 +122,9 @@ class CoordinatorClient(BrokerClient):
             answer_timeout_s=answer_timeout_s,
         )
         self._coordinators: dict[str, Address] = {}
+        # As of the last list of open transactions that counted; and whether the last one didn't.
+        self._settled_with: Mapping[int, tuple[Address | None, int]] | None = None
+        self._was_amiss = False
 
     def end_transactions(self, committables: Collection[KafkaCommittable]) -> Answers:
         """Commit prepared transactions, in parallel. A transaction that is committed already
@@ -178,20 +181,28 @@ class CoordinatorClient(BrokerClient):
         count only all together: every broker has answered, and every coordinator is before and
         after where it was, by the word of every broker: a single one may not have heard yet. A
         broker that has become a coordinator a moment ago may not have begun to read: where anything
-        was amiss, all are asked once more after a pause. (A user who may not describe
+        was amiss, in the call before, too, or coordinators have moved since that, all are asked
+        once more after a pause. (A user who may not describe
         ``__transaction_state`` can't be told where coordinators are; then one that moves in this
         moment hides its transactions until the next call.)
 
         Raises:
             SinkUnavailableError: a broker did not answer, or a part of the ids has no coordinator.
         """
+        try:
+            return self._listed_surely()
+        except SinkUnavailableError:
+            self._was_amiss = True
+            raise
+
+    def _listed_surely(self) -> list[str]:
         from kafka.protocol.admin import ListTransactionsRequest
 
         deadline_s = time.monotonic() + self._deadline_s
         backoff_s = FIRST_BACKOFF_S
         found: set[str] = set()
         settled_with: dict[int, tuple[Address | None, int]] | None = None
-        was_amiss = False
+        was_amiss = self._was_amiss
         while True:
             self.metadata(_TRANSACTION_TOPIC)
             before, reason = self._transaction_leaders(deadline_s)
@@ -212,7 +223,9 @@ class CoordinatorClient(BrokerClient):
                     for answer in answers.values()
                     for state in answer.transaction_states
                 }
-                if not was_amiss or settled_with == before:
+                is_known = not was_amiss and self._settled_with in (None, before)
+                if is_known or settled_with == before:
+                    self._settled_with, self._was_amiss = before, False
                     return sorted(found)
                 settled_with, reason, backoff_s = (
                     before,
