@@ -6,11 +6,11 @@ import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError, OptionError, RefusedRecordError
-from onceforall.sink import StartInfo
+from onceforall.sink import BatchAttempt, StartInfo
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.sinks.postgres.task import upsert
 from onceforall.sinks.postgres.task.attempts import apply
-from support.postgres_sink import KEYED, Query, rows, staging_tables
+from support.postgres_sink import KEYED, Query, make_role, rows, staging_tables
 from support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -125,6 +125,62 @@ def test_a_late_task_writes_nothing_over_a_batch_of_another_mode_whose_sweep_fai
     with pytest.raises(AttemptFailedError, match="too late: it belongs to generation 1"):
         query.sink.pre_commit(late)
     assert query.all() == [(1, "new")]
+
+
+@pytest.mark.parametrize("failed_sweep", [False, True])
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_a_late_task_writes_nothing_over_a_batch_of_another_name_and_staging_schema(
+    database, mode, failed_sweep
+):
+    query = upserting(database)
+    query.write(0, rows(1, v="old"))
+    late = query.sink.begin_transaction(query.attempt(slot=1))
+    # Not ended, as one isn't that connects behind the look at the connections.
+    late.connection.execute("SET application_name = 'no-task'")
+    query.sink.invoke(late, rows(1, v="late"))
+    later = query.successor(name="other", staging_schema="elsewhere", mode=mode)
+    if failed_sweep:
+        later.sink.begin_batch(BatchAttempt(later.id, later.name, later.generation, 0))
+        later.sink.end_batch(BatchAttempt(later.id, later.name, later.generation, 0))
+    else:
+        later.sweep()
+    if mode == "upsert":
+        later.write(0, rows(1, v="new"))
+    else:
+        later.commit(0, later.prepare(0, rows(1, v="new")))
+    with pytest.raises(AttemptFailedError, match="too late: it belongs to generation 1"):
+        query.sink.pre_commit(late)
+    assert query.all() == [(1, "new")]
+    later.sink.close()
+
+
+def test_a_frozen_task_of_another_name_and_staging_schema_is_ended(database):
+    query = upserting(database)
+    query.write(0, rows(1, v="old"))
+    frozen = query.sink.begin_transaction(query.attempt(slot=1))
+    frozen.connection.execute("SELECT FROM onceforall.markers FOR SHARE")
+    later = query.successor(name="other", staging_schema="elsewhere", mode="staged")
+    later.sweep()
+    with pytest.raises(psycopg.OperationalError):
+        frozen.connection.execute("SELECT 1")
+    frozen.close()
+
+
+def test_where_the_markers_of_another_staging_schema_may_not_be_written_a_sweep_says_so(
+    database, caplog
+):
+    query = upserting(database)
+    query.write(0, rows(1, v="old"))
+    role, url = make_role(
+        database,
+        "GRANT ALL ON TABLE t TO {role}",
+        "CREATE SCHEMA elsewhere AUTHORIZATION {role}",
+        "GRANT USAGE ON SCHEMA onceforall TO {role}",
+        "GRANT SELECT ON onceforall.markers TO {role}",
+    )
+    later = query.successor(url=url, name="other", staging_schema="elsewhere")
+    later.sweep()
+    assert f"GRANT INSERT, UPDATE ON onceforall.markers TO {role};" in caplog.text
 
 
 def test_the_sweeps_of_a_run_do_not_wait_for_its_own_tasks(database):

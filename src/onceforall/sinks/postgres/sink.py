@@ -454,12 +454,14 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
     # --- on the driver ----------------------------------------------------------------------------
 
     def begin_batch(self, batch: BatchAttempt) -> None:
-        """Wait for this query's turn at the table, where tasks write by key in the mode
-        ``prepared``; see module ``driver.table_turns``.
+        """Have late tasks of earlier runs refused (module ``driver.fencing``), and wait for this
+        query's turn at the table, where tasks write by key in the mode ``prepared``; see module
+        ``driver.table_turns``.
 
         Raises:
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
         """
+        self._own_committer().fence_out(batch)
         if self._options.mode != "prepared" or not self._options.key or self._found.table is None:
             return
         from onceforall.sinks.postgres.driver.table_turns import Turn

@@ -18,8 +18,9 @@ import psycopg
 
 from onceforall.protocol import contract
 from onceforall.protocol.entries import Committable
-from onceforall.sink import CommitReport, LostTransaction, Sweep
-from onceforall.sinks.postgres.driver import prepared
+from onceforall.protocol.names import sink_code
+from onceforall.sink import BatchAttempt, CommitReport, LostTransaction, Sweep
+from onceforall.sinks.postgres.driver import fencing, prepared
 from onceforall.sinks.postgres.driver.batches import Connect, batch_of, place
 from onceforall.sinks.postgres.driver.outcomes import joined
 from onceforall.sinks.postgres.driver.staged import Merger
@@ -65,6 +66,34 @@ class Committer:
         self._lock = threading.RLock()
         self._merger = Merger(self._connect, options.lock_timeout_s, beside)
         self._finished: set[str] = set()
+        self._fenced_at = -1
+
+    def fence_out(self, batch: BatchAttempt) -> None:
+        """Have late tasks of earlier runs refused, once for each generation: a start goes on
+        without a sweep that fails.
+
+        Raises:
+            SinkUnavailableError: the server was away for longer than ``retry_for_s``.
+        """
+        if batch.generation == self._fenced_at:
+            return
+
+        def fence() -> None:
+            connection = self._connect(_SWEEPING)
+            try:
+                fencing.fence_out(
+                    connection,
+                    self._schema,
+                    batch.query_id,
+                    [sink_code(batch.sink)],
+                    batch.generation,
+                )
+            finally:
+                close_quietly(connection)
+
+        what = "Refusing late tasks of earlier runs"
+        patiently(fence, self._retry_for_s, what, self._stoppable)
+        self._fenced_at = batch.generation
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """Merge what is staged and hold the transaction, or see that all prepared transactions

@@ -18,8 +18,8 @@ from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Sweep
-from onceforall.sinks.postgres import markers, staging, stale_connections
-from onceforall.sinks.postgres.driver import marker_table
+from onceforall.sinks.postgres import staging, stale_connections
+from onceforall.sinks.postgres.driver import fencing
 from onceforall.sinks.postgres.names import parsed, whose_code
 from onceforall.sinks.postgres.prepared_transactions import (
     how_to_roll_back,
@@ -44,15 +44,7 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
     """
     # A sink that was renamed finds under its earlier name what a frozen run keeps locked.
     codes = {sink_code(sweep.sink), *(code for _, code in _covered(connection, sweep, schema))}
-    has_markers = marker_table.exists(connection, schema)
-    if has_markers:
-        codes |= markers.sinks(connection, schema, sweep.query_id)
-    for owner in sorted(whose_code(sweep.query_id, code) for code in codes):
-        stale_connections.end_silent_merges(connection, owner, sweep.generation - 1)
-        stale_connections.end_older_tasks(connection, owner, sweep.generation)
-    if has_markers:
-        # Behind those that were ended: they may be frozen, and have it locked.
-        markers.fence_out(connection, schema, sweep.query_id, sweep.generation)
+    fencing.fence_out(connection, schema, sweep.query_id, codes, sweep.generation)
     failpoints.hit("postgres.recover.ended")
     count = 0
     for gid in own_gids(connection):

@@ -18,9 +18,10 @@ and a later batch's first task waits, as long as ``lock_timeout_s``, for those w
 already.
 
 Nobody moves that row any more where the sink has another mode or another name since. So a second
-row, the fence, is one for all sinks of the query: the sweeps of a run, in whatever mode, its tasks
-in this mode, and ``confirm`` in the others (a start goes on without a sweep that fails) move it to
-their generation (``markers.fence_out``), and the tasks of an earlier one find it there.
+row, the fence, is one for all sinks of the query: the sweeps of a run, in whatever mode, its first
+batch (a start goes on without a sweep that fails), its tasks in this mode, and ``confirm`` in the
+others move it to their generation (``markers.fence_out``), and the tasks of an earlier one find it
+there; in which schemas, module ``driver.fencing`` tells.
 """
 
 from __future__ import annotations
