@@ -156,3 +156,24 @@ def test_each_column_in_turn_changes_the_digest(spark):
     ]
     kind = "a int, b string, c date, d double, e array<int>, f boolean"
     assert len(set(digests_of(spark, kind, rows))) == len(plain) + 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "named_struct('{}', nullif(id, 1), '{}', nullif(id, 2))",
+        "named_struct('{}', id, '{}', parse_json(string(id)))",
+        "array(named_struct('{}', array(id), '{}', nullif(id, 2)))",
+        "named_struct('k', map(1, named_struct('{}', nullif(id, 1), '{}', map(id, nullif(id, 2)))))",
+    ],
+)
+@pytest.mark.parametrize("names", [("a", "A"), ("a", "a"), ("s", "\u017f"), ("`", "a.b")])
+def test_fields_of_a_struct_may_have_names_that_spark_can_not_tell_apart(spark, value, names):
+    def digests(*named):
+        frame = spark.range(4).selectExpr(f"{value.format(*named)} AS s")
+        return [
+            row["h"] for row in frame.select(row_hash(frame, [F.col("s")]).alias("h")).collect()
+        ]
+
+    assert digests(*names) == digests("one", "two")
+    assert len(set(digests(*names))) == 4

@@ -13,13 +13,13 @@ Shape and content together tell a value from every other one of its type, but fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, MapType
+    from pyspark.sql.types import DataType, MapType, StructType
 
 Form = Callable[["Column"], "Column"]
 
@@ -69,15 +69,14 @@ def _content(kind: DataType) -> Form | None:
     elif isinstance(kind, MapType):
         form = _entries(kind)
     elif isinstance(kind, StructType):
-        members = {field.name: _content(field.dataType) for field in kind.fields}
+        members = [_content(field.dataType) for field in kind.fields]
 
         def of_struct(column: Column) -> Column:
-            plain = [
-                _formed(each, column.getField(name)).alias(name) for name, each in members.items()
-            ]
+            named = zip(kind.names, members, _members(column, kind), strict=True)
+            plain = [_formed(each, member).alias(name) for name, each, member in named]
             return F.when(column.isNotNull(), F.struct(*plain))
 
-        form = of_struct if any(members.values()) else None
+        form = of_struct if any(members) else None
     return form
 
 
@@ -143,18 +142,29 @@ def _shape(kind: DataType, *, nullable: bool) -> Form | None:
 
         return of_array
     if isinstance(kind, StructType):
-        forms = {
-            field.name: _shape(field.dataType, nullable=field.nullable) for field in kind.fields
-        }
-        members = {name: form for name, form in forms.items() if form is not None}
+        forms = [_shape(field.dataType, nullable=field.nullable) for field in kind.fields]
 
         def of_struct(column: Column) -> Column:
             null = [column.isNull()] if nullable else []
-            return F.struct(*null, *_each(column, members.items()))
+            members = zip(forms, _members(column, kind), strict=True)
+            return F.struct(*null, *(form(member) for form, member in members if form is not None))
 
-        return of_struct if nullable or members else None
+        return of_struct if nullable or any(forms) else None
     return (lambda column: column.isNull()) if nullable else None
 
 
-def _each(column: Column, members: Iterable[tuple[str, Form]]) -> list[Column]:
-    return [form(column.getField(name)) for name, form in members]
+def _members(column: Column, kind: StructType) -> list[Column]:
+    """Return the fields of a struct, in their order: by their places, to which a cast gives names,
+    where Spark can't tell their names apart, such as those that differ in case only.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    names = kind.names
+    if len({name.lower() for name in names}) < len(names) or not all(map(str.isascii, names)):
+        names = [f"_{place}" for place in range(len(names))]
+        placed = zip(names, kind.fields, strict=True)
+        # Nullable: Spark takes no cast of a VARIANT as certain to give a value.
+        column = column.cast(
+            StructType([StructField(name, each.dataType) for name, each in placed])
+        )
+    return [column.getField(name) for name in names]
