@@ -111,3 +111,82 @@ def test_only_a_table_that_is_not_found_is_gone_and_other_errors_are_spark_s_own
     caches.persisted[:] = [Named(spark, "not_there")]
     with pytest.raises(AttemptFailedError, match="cache was emptied"), caches.watching([]):
         pass
+
+
+def test_a_statement_may_be_given_by_the_name_that_sparks_argument_has(spark, caches):
+    asked = []
+    sql = caches._sql(lambda _, *texts, **named: asked.append((texts, named)))
+    sql(spark, sqlQuery="SELECT 1", args=None)
+    assert asked == [(("SELECT 1",), {"args": None})]
+    sql(spark, sqlQuery="CLEAR CACHE")
+    assert len(caches._given_up) == 1
+
+
+@pytest.mark.parametrize("name", ["my view", "with.dot", "with `ticks`", "plain"])
+def test_a_view_is_dropped_behind_the_jobs_by_its_name_as_it_is(spark, caches, name):
+    """``dropTempView`` takes a name, and no statement's part."""
+    quoted = "`" + name.replace("`", "``") + "`"
+    dropped = []
+    drop = caches._drop_view(lambda _, name: dropped.append(name))
+    view(spark, quoted)
+    caches.persisted.append(Named(spark, quoted))
+    drop(None, name)
+    spark.catalog.cacheTable(quoted)
+    drop(None, viewName=name)
+    assert dropped == [name]
+    caches.release()
+    assert dropped == [name, name]
+
+
+def test_a_global_view_is_dropped_behind_the_jobs(spark, caches):
+    dropped = []
+    drop = caches._drop_view(
+        lambda _, name: dropped.append(name), database=lambda: "`global_temp`."
+    )
+    spark.range(3).createOrReplaceGlobalTempView("`of all`")
+    spark.catalog.cacheTable("global_temp.`of all`")
+    caches.persisted.append(Named(spark, "global_temp.`of all`"))
+    drop(None, "of all")
+    assert dropped == []
+    with caches.watching([]):
+        pass
+    caches.release()
+    assert dropped == ["of all"]
+    spark.catalog.dropGlobalTempView("of all")
+
+
+def test_a_view_that_can_not_be_read_any_more_is_dropped_at_once(spark, caches, tmp_path):
+    spark.range(1).write.parquet(str(tmp_path / "data"))
+    spark.sql(f"CREATE TABLE under_it USING parquet LOCATION '{tmp_path / 'data'}'")
+    spark.sql("CREATE OR REPLACE TEMP VIEW over_it AS SELECT id FROM under_it")
+    spark.sql("DROP TABLE under_it")
+    spark.sql("CREATE TABLE under_it (other INT) USING parquet")
+    caches.persisted.append(Named(spark, "over_it"))
+    dropped = []
+    caches._drop_view(lambda _, name: dropped.append(name))(None, "over_it")
+    assert dropped == ["over_it"]
+    spark.sql("DROP TABLE under_it")
+    spark.catalog.dropTempView("over_it")
+
+
+def test_what_an_earlier_call_has_persisted_is_freed_at_once_unless_something_may_read_it(caches):
+    """A function that refreshes a table which it keeps reads it anew, in the batch that does so."""
+    freed = []
+
+    def unpersist(frame, *, blocking=False):
+        freed.append((frame, blocking))
+        return frame
+
+    leave = caches._leave(unpersist)
+    assert leave("of an earlier call", blocking=True) == "of an earlier call"
+    assert freed == [("of an earlier call", True)]
+    caches.has_written = True
+    assert leave("read by a write") == "read by a write"
+    assert len(freed) == 1
+    caches.release()
+    assert freed[1:] == [("read by a write", False)]
+    caches.persisted.append("of this call")
+    leave("of this call")
+    assert len(freed) == 2
+    caches.release()
+    assert len(freed) == 3

@@ -64,6 +64,8 @@ class FunctionCaches:
         self._given_up: list[Callable[[], object]] = []
         self.has_looked = False
         """Whether the function has had something computed."""
+        self.has_written = False
+        """Whether a frame of its own is registered to be written."""
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -77,13 +79,16 @@ class FunctionCaches:
             *((client, name, self._look) for name in _LOOKS),
             (client, "execute_command", self._command),
             (ConnectFrame, "persist", self._persist),
-            (ConnectFrame, "unpersist", partial(self._put_off, answer=lambda frame: frame)),
+            (ConnectFrame, "unpersist", self._leave),
             (Catalog, "cacheTable", self._cache_table),
             (Catalog, "uncacheTable", self._put_off),
             (Catalog, "clearCache", self._put_off),
             (Catalog, "dropTempView", self._drop_view),
+            (Catalog, "dropGlobalTempView", partial(self._drop_view, database=self._of_globals)),
             (ConnectSession, "sql", self._sql),
         ]
+        if hasattr(Catalog, "dropView"):  # From Spark 4.2 on.
+            replaced.append((Catalog, "dropView", self._drop_any_view))
         originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
         for (owner, name, original), (_, _, made) in zip(originals, replaced, strict=True):
             setattr(owner, name, made(original))
@@ -107,12 +112,22 @@ class FunctionCaches:
 
         return execute
 
-    def _put_off(self, original: _Method, answer: _Method = lambda _: None) -> _Method:
-        def put_off(owner: Any, *arguments: Any, **named: Any) -> Any:
+    def _put_off(self, original: _Method) -> _Method:
+        def put_off(owner: Any, *arguments: Any, **named: Any) -> None:
             self._given_up.append(partial(original, owner, *arguments, **named))
-            return answer(owner)
 
         return put_off
+
+    def _leave(self, original: _Method) -> _Method:
+        def unpersist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
+            if not self.persisted and not self.has_written:
+                # It was persisted by an earlier call, and what this one persists next, perhaps the
+                # same table as it is now, is not to be read from that.
+                return original(frame, *arguments, **named)
+            self._given_up.append(partial(original, frame, *arguments, **named))
+            return frame
+
+        return unpersist
 
     def _persist(self, original: _Method) -> _Method:
         def persist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
@@ -128,28 +143,46 @@ class FunctionCaches:
 
         return cache_table
 
-    def _drop_view(self, original: _Method) -> _Method:
+    def _drop_view(self, original: _Method, database: Callable[[], str] = str) -> _Method:
         def drop_view(catalog: Any, viewName: str) -> Any:  # noqa: N803  Spark's
-            if not self._is_cached_view(viewName):
+            # These take a name as it is, and not as a statement does.
+            if not self._is_cached_view(database() + _quoted(viewName)):
                 return original(catalog, viewName)
             self._given_up.append(partial(original, catalog, viewName))
             return True
 
         return drop_view
 
+    def _drop_any_view(self, original: _Method) -> _Method:
+        def drop_any_view(catalog: Any, viewName: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  Spark's
+            if not self._is_cached_view(viewName):
+                return original(catalog, viewName, *arguments, **named)
+            self._given_up.append(partial(original, catalog, viewName, *arguments, **named))
+            return None
+
+        return drop_any_view
+
+    def _of_globals(self) -> str:
+        return f"{_quoted(self._spark.conf.get('spark.sql.globalTempDatabase') or '')}."
+
     def _is_cached_view(self, name: str) -> bool:
         """Tell whether Spark drops a cache of the function's with a view."""
-        return bool(self.persisted) and _is_cached(self._spark.table(name))
+        from pyspark.errors import AnalysisException
+
+        try:
+            return bool(self.persisted) and _is_cached(self._spark.table(name))
+        except AnalysisException:
+            return False  # Nobody can read it, such as one over a table that has other columns now.
 
     def _sql(self, original: _Method) -> _Method:
-        def sql(session: Any, text: Any, *arguments: Any, **named: Any) -> Any:
-            found = _OF_CACHE.match(text) if isinstance(text, str) else None
+        def sql(session: Any, sqlQuery: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N803  Spark's
+            found = _OF_CACHE.match(sqlQuery) if isinstance(sqlQuery, str) else None
             if found is not None and found["view"] and not self._is_cached_view(found["view"]):
                 found = None
             if found is not None and found["table"] is None:
-                self._given_up.append(partial(original, session, text, *arguments, **named))
+                self._given_up.append(partial(original, session, sqlQuery, *arguments, **named))
                 return session.range(0).select()
-            answer = original(session, text, *arguments, **named)
+            answer = original(session, sqlQuery, *arguments, **named)
             if found is not None:
                 self._note_table(found["table"])
             return answer
@@ -175,7 +208,7 @@ class FunctionCaches:
         """Do what was put off; no error."""
         given_up, self._given_up = self._given_up, []
         self.persisted.clear()
-        self.has_looked = False
+        self.has_looked = self.has_written = False
         for give_up in given_up:
             if server_is_gone():
                 return
@@ -233,6 +266,10 @@ class PersistedRows:
             self._unpersist()
         except Exception as error:  # noqa: BLE001  it goes with its session
             logger.debug("unpersisting a batch had no answer: %s", text_of(error))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _is_cached(frame: DataFrame) -> bool:

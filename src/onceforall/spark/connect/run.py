@@ -203,6 +203,7 @@ class ConnectJobs:
         description: views and functions are looked up by name in each job that reads it, and the
         next transform may have made others of these names.
         """
+        self._caches.has_written = True
         session, name = frame.sparkSession, f"onceforall_{uuid.uuid4().hex}"
         frame.createTempView(name)
         self._pinned.append((session, name))
