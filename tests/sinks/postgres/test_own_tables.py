@@ -359,3 +359,22 @@ def test_a_table_that_everybody_may_write_is_told_at_a_start(database, pair, cap
     with caplog.at_level("WARNING", "onceforall"):
         Query(url, None)
     assert [r for r in caplog.records if "FROM PUBLIC" in r.getMessage()]
+
+
+def test_markers_in_a_schema_with_a_percent_sign_in_its_name_are_looked_into(database):
+    """No sink has such a schema, but a renamed one, or a copy that was set aside, may."""
+    query = Query(database)
+    query.commit(0, query.prepare(0, rows(1)))
+    execute(
+        database,
+        'CREATE SCHEMA "50%s of it"',
+        'CREATE TABLE "50%s of it".markers (LIKE onceforall.markers INCLUDING ALL)',
+    )
+    other = query.successor(name="new")
+    other.sweep()
+    assert not other.sink.holds(StartInfo(query.id, query.name), 1)
+    execute(
+        database, 'DROP SCHEMA "50%s of it" CASCADE', 'ALTER SCHEMA onceforall RENAME TO "100%s"'
+    )
+    with pytest.raises(SinkCheckError, match='ALTER SCHEMA "100%s" RENAME TO'):
+        query.successor()

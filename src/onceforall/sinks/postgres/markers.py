@@ -56,8 +56,10 @@ class Owner:
 
     @property
     def table(self) -> sql.Identifier:
-        """The table of markers."""
-        return sql.Identifier(self.schema, TABLE)
+        """The table of markers, for a statement with parameters: a percent sign in it would be one
+        of those. No sink's own schema has any, but one that is looked into may.
+        """
+        return sql.Identifier(self.schema.replace("%", "%%"), TABLE)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def sinks(connection: Connection, schema: str, query_id: str) -> set[str]:
         sql.SQL(
             "SELECT DISTINCT sink::pg_catalog.text FROM {} WHERE query_id OPERATOR(pg_catalog.=) "
             "%s AND sink OPERATOR(pg_catalog.<>) %s"
-        ).format(sql.Identifier(schema, TABLE)),
+        ).format(fence_of(schema, query_id).table),
         [query_id, OF_NO_SINK],
     )
     return {str(code) for (code,) in found.fetchall()}

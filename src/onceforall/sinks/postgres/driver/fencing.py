@@ -83,7 +83,7 @@ def _elsewhere(connection: Connection, schema: str, query_id: str) -> list[str]:
 def _knows(connection: Connection, schema: str, query_id: str) -> bool:
     found = connection.execute(
         sql.SQL("SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s LIMIT 1").format(
-            sql.Identifier(schema, TABLE)
+            markers.fence_of(schema, query_id).table
         ),
         [query_id],
     )
