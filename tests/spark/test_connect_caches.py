@@ -190,3 +190,19 @@ def test_what_an_earlier_call_has_persisted_is_freed_at_once_unless_something_ma
     assert len(freed) == 2
     caches.release()
     assert len(freed) == 3
+
+
+def test_a_table_of_an_earlier_call_is_uncached_at_once_unless_something_may_read_it(spark, caches):
+    asked = []
+    uncache = caches._leave_table(lambda _, tableName: asked.append(tableName))  # noqa: N803  Spark's
+    sql = caches._sql(lambda _, text: asked.append(text))
+    uncache(None, tableName="t")
+    sql(spark, "UNCACHE TABLE IF EXISTS t")
+    assert asked == ["t", "UNCACHE TABLE IF EXISTS t"]
+    sql(spark, "CLEAR CACHE")  # of all that others have there, the batch's rows, too
+    caches.persisted.append("of this call")
+    uncache(None, "t")
+    sql(spark, "uncache table t")
+    assert len(asked) == 2
+    caches.release()
+    assert asked[2:] == ["CLEAR CACHE", "t", "uncache table t"]

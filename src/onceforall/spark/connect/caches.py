@@ -34,7 +34,7 @@ _PART = r"(?:`(?:[^`]|``)+`|\w+)"
 _NAME = rf"(?!IDENTIFIER{_GAP}*\(|IF{_GAP}+EXISTS\b){_PART}(?:{_GAP}*\.{_GAP}*{_PART})*"
 _OF_CACHE = re.compile(
     rf"{_GAP}*(?:CACHE{_GAP}+(?:LAZY{_GAP}+)?TABLE{_GAP}+(?P<table>{_NAME})"
-    rf"|UNCACHE{_GAP}+TABLE\b|CLEAR{_GAP}+CACHE\b"
+    rf"|(?P<uncached>UNCACHE{_GAP}+TABLE\b)|CLEAR{_GAP}+CACHE\b"
     rf"|DROP{_GAP}+VIEW{_GAP}+(?:IF{_GAP}+EXISTS{_GAP}+)?(?P<view>{_NAME}))",
     re.IGNORECASE,
 )
@@ -81,7 +81,7 @@ class FunctionCaches:
             (ConnectFrame, "persist", self._persist),
             (ConnectFrame, "unpersist", self._leave),
             (Catalog, "cacheTable", self._cache_table),
-            (Catalog, "uncacheTable", self._put_off),
+            (Catalog, "uncacheTable", self._leave_table),
             (Catalog, "clearCache", self._put_off),
             (Catalog, "dropTempView", self._drop_view),
             (Catalog, "dropGlobalTempView", partial(self._drop_view, database=self._of_globals)),
@@ -120,14 +120,28 @@ class FunctionCaches:
 
     def _leave(self, original: _Method) -> _Method:
         def unpersist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
-            if not self.persisted and not self.has_written:
-                # It was persisted by an earlier call, and what this one persists next, perhaps the
-                # same table as it is now, is not to be read from that.
+            if self._has_done_nothing:
                 return original(frame, *arguments, **named)
             self._given_up.append(partial(original, frame, *arguments, **named))
             return frame
 
         return unpersist
+
+    def _leave_table(self, original: _Method) -> _Method:
+        def uncache_table(catalog: Any, *arguments: Any, **named: Any) -> None:
+            if self._has_done_nothing:
+                original(catalog, *arguments, **named)
+            else:
+                self._given_up.append(partial(original, catalog, *arguments, **named))
+
+        return uncache_table
+
+    @property
+    def _has_done_nothing(self) -> bool:
+        """Whether what is taken out of the cache now is of an earlier call: what this one puts
+        there next, perhaps the same table as it is by now, is not to be read from that.
+        """
+        return not self.persisted and not self.has_written
 
     def _persist(self, original: _Method) -> _Method:
         def persist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
@@ -178,6 +192,8 @@ class FunctionCaches:
         def sql(session: Any, sqlQuery: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N803  Spark's
             found = _OF_CACHE.match(sqlQuery) if isinstance(sqlQuery, str) else None
             if found is not None and found["view"] and not self._is_cached_view(found["view"]):
+                found = None
+            if found is not None and found["uncached"] and self._has_done_nothing:
                 found = None
             if found is not None and found["table"] is None:
                 self._given_up.append(partial(original, session, sqlQuery, *arguments, **named))
