@@ -687,7 +687,8 @@ class World:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.long)]
+    "seeds",
+    [range(60), pytest.param(range(60, 1500), marks=[pytest.mark.long, pytest.mark.timeout(3600)])],
 )
 def test_of_places_that_were_moved_at_random_one_decides_and_knows_all(
     tmp_path, monkeypatch, seeds
