@@ -5,7 +5,7 @@ schedules on a real server find.
 from __future__ import annotations
 
 from onceforall.sinks.postgres import markers, prepared_transactions, stale_connections
-from onceforall.sinks.postgres.driver import committing, prepared, staged, sweeping
+from onceforall.sinks.postgres.driver import committing, fencing, prepared, staged, sweeping
 from onceforall.sinks.postgres.task import prepared as task_prepared
 from onceforall.sinks.postgres.task import staged as task_staged
 from onceforall.sinks.postgres.task import upsert
@@ -224,9 +224,9 @@ GUARDS = [
     # --- sweeping ---------------------------------------------------------------------------------
     Guard(
         "a sweep leaves the tasks of earlier runs alive",
-        sweeping,
-        "sweep_all",
-        "stale_connections.end_older_tasks(connection, owner, sweep.generation)",
+        fencing,
+        "fence_out",
+        "stale_connections.end_older_tasks(connection, owner, generation)",
         "pass",
         kinds=PREPARED,
         why="what such a task leaves, the sweep of the next run finds",
