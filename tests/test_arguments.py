@@ -3,6 +3,7 @@ error of ours, and shows no secret."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -487,3 +488,18 @@ def test_names_of_sinks_may_stand_in_one_text_and_a_name_may_have_a_comma():
 def test_a_text_that_names_no_sink_is_refused(value):
     with pytest.raises(ofa.OptionError, match="in it, which names none. Give"):
         arguments.sinks("adopt_target", value, ["a"])
+
+
+def test_a_wrapper_is_called_as_it_is_and_not_as_what_it_wraps():
+    """One that gives its function more than it gets, such as a connection."""
+
+    def inner(batch, connection):
+        return batch, connection
+
+    @functools.wraps(inner)
+    def wrapper(batch):
+        return inner(batch, "connection")
+
+    assert arguments.function("transform", wrapper, "batch") is wrapper
+    with pytest.raises(ofa.OptionError, match="is called with"):
+        arguments.function("transform", inner, "batch")

@@ -279,7 +279,8 @@ def function(name: str, value: T, *given: str) -> T:
     if not callable(value):
         raise wrong(name, value, "a function")
     try:
-        takes = inspect.signature(value)
+        # A wrapper is called, and not what it wraps, which may get more from it.
+        takes = inspect.signature(value, follow_wrapped=False)
     except (TypeError, ValueError):  # of a function in C it isn't always known
         return value
     try:
