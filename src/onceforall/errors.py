@@ -17,6 +17,7 @@
     ├── StoppedError                this run must not go on; nothing was aborted by it
     │   ├── FencedError             a newer run owns the query; do not restart this one
     │   ├── InDoubtError            a decided batch is not complete; a restart completes it
+    │   │   ├── FormerSinkError       ... once the sink that prepared it is back in the query
     │   │   ├── TransactionLostError  ... a transaction is gone; a restart writes it again
     │   │   └── NondeterministicReplayError  ... but the replay gave other rows
     │   └── OutcomeUnknownError     an append to the commit log got no answer; a restart finds out
@@ -199,6 +200,14 @@ class OvertakenError(FencedError):
 
 class InDoubtError(StoppedError):
     """A decided batch is not complete on every sink; the next start completes it."""
+
+
+class FormerSinkError(InDoubtError):
+    """A decided batch is not complete on a sink that the query no longer has, or that is of another
+    kind now; a start with the former sink under that name completes it.
+    """
+
+    restart: ClassVar[Restart] = "no"
 
 
 class TransactionLostError(InDoubtError):

@@ -53,6 +53,7 @@ def test_the_page_says_of_each_error_what_its_class_says():
         (ofa.QueryStoppedError("asked to"), ofa.ExitCode.ENDED),
         (ofa.SinkUnavailableError("away"), ofa.ExitCode.RESTART),
         (ofa.InDoubtError("decided"), ofa.ExitCode.RESTART),
+        (ofa.FormerSinkError("a sink is no longer there"), ofa.ExitCode.MEND),
         (ofa.TransactionLostError("gone"), ofa.ExitCode.RESTART),
         (ofa.SchemaError("no column"), ofa.ExitCode.MEND),
         (ofa.CorruptEntryError("torn"), ofa.ExitCode.MEND),

@@ -7,7 +7,7 @@ import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
-from onceforall.errors import CheckpointMismatchError, InDoubtError, OptionError, SinkCheckError
+from onceforall.errors import CheckpointMismatchError, FormerSinkError, OptionError, SinkCheckError
 from onceforall.protocol.entries import Claim, Commit, Done, Target
 from onceforall.sink import StartInfo
 from onceforall.spark.stores import Stores
@@ -181,7 +181,7 @@ def test_a_sink_of_another_kind_is_refused_before_it_is_asked_and_is_not_told_to
 ):
     decide_kind(checkpoint, "files")
     sink = Looked(HERE)
-    with pytest.raises(InDoubtError, match="prepared by a sink of the kind 'files'") as refused:
+    with pytest.raises(FormerSinkError, match="prepared by a sink of the kind 'files'") as refused:
         check(checkpoint, sink, adopt)
     assert "adoptTarget" not in str(refused.value)
     assert sink.asked == []

@@ -298,7 +298,7 @@ def test_a_sink_with_a_decided_transaction_cannot_be_removed_before_it_is_comple
     both = lambda: place.query(("one", place.sink(one)), ("two", place.sink(two)))
     place.crash(both(), "decided")
     in_doubt = place.open()
-    message = fails(place.query(("one", place.sink(one))), "InDoubtError")
+    message = fails(place.query(("one", place.sink(one))), "FormerSinkError")
     assert "two" in message
     assert "same name" in message
     assert place.open() == in_doubt
@@ -319,7 +319,7 @@ def test_a_sink_with_a_decided_transaction_cannot_be_renamed_before_it_is_comple
     out = place.topic()
     place.crash(place.query(("old", place.sink(out))), "decided")
     in_doubt = place.open()
-    assert "old" in fails(place.query(("new", place.sink(out))), "InDoubtError")
+    assert "old" in fails(place.query(("new", place.sink(out))), "FormerSinkError")
     assert place.open() == in_doubt
     run(place.query(("old", place.sink(out))))
     place.end(place.query(("new", place.sink(out))), run)
@@ -360,7 +360,7 @@ def test_the_topic_of_a_sink_with_the_default_name_is_changed(place, run, doubt)
     before, after = place.topic(), place.topic()
     place.crash(place.query((None, place.sink(before))), doubt)
     if doubt == "decided":
-        assert f"kafka-{before}" in fails(place.query((None, place.sink(after))), "InDoubtError")
+        assert f"kafka-{before}" in fails(place.query((None, place.sink(after))), "FormerSinkError")
         run(place.query((None, place.sink(before))))
     place.end(place.query((None, place.sink(after))), run)
     decided = 4 if doubt == "decided" else 2

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import onceforall as ofa
-from onceforall.errors import InDoubtError
+from onceforall.errors import FormerSinkError
 from onceforall.failpoints import points as failpoints
 from support.own_sink import JsonFileSink, save
 from support.pages import Places
@@ -77,10 +77,10 @@ def test_a_decided_batch_is_not_given_to_a_sink_of_another_kind_under_the_same_n
             run(writer(JsonFileSink(former)))
     adopting = {"onceforall.adoptTarget": "out"}
     for options in ({}, adopting):
-        with pytest.raises(InDoubtError, match="'json-files'.*kind 'file' now"):
+        with pytest.raises(FormerSinkError, match="'json-files'.*kind 'file' now"):
             writer(ofa.FileSink(str(other)), **options).trigger(availableNow=True).start()
     for dry_run in (True, False):
-        with pytest.raises(InDoubtError, match="'json-files'.*kind 'file' now"):
+        with pytest.raises(FormerSinkError, match="'json-files'.*kind 'file' now"):
             ofa.detach(tmp_path / "cp", {"out": ofa.FileSink(str(other))}, dry_run=dry_run)
     assert not other.exists()
     run(writer(JsonFileSink(former)))

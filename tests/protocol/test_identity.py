@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from onceforall.errors import CheckpointMismatchError, InDoubtError
+from onceforall.errors import CheckpointMismatchError, FormerSinkError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol import identity
@@ -146,7 +146,7 @@ def test_a_sink_of_another_kind_cannot_complete_what_is_decided(
     refusal = identity.judge_kinds(history.decided, kinds, spark_committed)
     assert (refusal is not None) == refused
     if refusal is not None:
-        assert refusal.error is InDoubtError
+        assert refusal.error is FormerSinkError
         assert "prepared by a sink of the kind 'files'" in refusal.message
         assert "of the kind 'postgres' now" in refusal.message
         assert "Start once more with the former sink under that name; it can" in refusal.message
@@ -209,7 +209,7 @@ def test_a_sink_of_another_kind_is_refused_before_any_sink_is_touched_and_before
     walk = Walk(identities={"a": THERE}, kinds={"a": "postgres"})
     history = kinds_of_past(targets={"a": Target(HERE, 5)})
     walk.sealing(request(5)).feed(saw.PastSealed(history, 4))
-    assert walk.stopped_with(InDoubtError)
+    assert walk.stopped_with(FormerSinkError)
     assert not any(isinstance(d, do.RecoverSinks) for d in walk.all)
 
 

@@ -11,6 +11,7 @@ from onceforall.errors import (
     CheckpointMismatchError,
     DivergenceError,
     FencedError,
+    FormerSinkError,
     InDoubtError,
     OutcomeUnknownError,
     OvertakenError,
@@ -95,7 +96,7 @@ def test_a_sink_in_doubt_cannot_be_removed():
         .sealing()
         .feed(saw.PastSealed(history(3, done=False, gone=(handle("x"),), a=(handle("a0"),)), 2))
     )
-    assert walk.stopped_with(InDoubtError)
+    assert walk.stopped_with(FormerSinkError)
     message = walk.only(do.StopRun).message
     assert "gone" in message
     assert "Batch 3" in message
@@ -662,7 +663,7 @@ def test_a_repartitioning_past_a_decided_batch_is_that_of_the_batch_before_the_a
 def test_the_sinks_that_a_decided_batch_waits_for_and_that_are_not_there_are_named(gone, said):
     past = history(3, done=False, **{sink: (handle(sink),) for sink in gone}, a=(handle("a0"),))
     walk = Walk().recovering(past, request(4))
-    assert walk.stopped_with(InDoubtError)
+    assert walk.stopped_with(FormerSinkError)
     assert said in walk.only(do.StopRun).message
 
 

@@ -66,7 +66,7 @@ def check_targets(
         The identities of those sinks of which the log knows one.
 
     Raises:
-        InDoubtError: the last decision isn't complete on a sink that is of another kind now.
+        FormerSinkError: the last decision isn't complete on a sink that is of another kind now.
         CheckpointMismatchError: a target is another one, is not there, or is behind the log.
         SinkUnavailableError: a sink doesn't answer.
     """

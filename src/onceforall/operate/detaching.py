@@ -503,7 +503,7 @@ def _run_recovery(coordinator: Coordinator, path: AnyPath) -> bool:
     except TransactionLostError:
         raise
     except InDoubtError as error:
-        raise InDoubtError(f"Not detached; the commit log stays in force. {error}") from error
+        raise type(error)(f"Not detached; the commit log stays in force. {error}") from error
     raise ProtocolViolationError("Recovery ended without an answer. Please report this as a bug.")
 
 

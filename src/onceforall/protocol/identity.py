@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from onceforall.errors import CheckpointMismatchError, InDoubtError
+from onceforall.errors import CheckpointMismatchError, FormerSinkError
 from onceforall.protocol.entries import Commit, Committable, Target
 from onceforall.protocol.events import SinkAnswers
 from onceforall.protocol.history import Decided
@@ -165,7 +165,7 @@ def judge_kinds(
     )
     is_one = len(other) == 1
     return Refusal(
-        InDoubtError,
+        FormerSinkError,
         f"Batch {batch} is decided but not complete on {told}. Nothing was touched. Start once "
         f"more with the former sink{'' if is_one else 's'} under that name; "
         f"{'it' if is_one else 'they'} can be replaced when the batch is complete. If the former "

@@ -163,7 +163,9 @@ def _judge_gap(request: BatchRequested, decided: Decided) -> Verdict | Refusal:
         f"is {last}: batches "
         f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the "
         "commit log are missing. If a plain query ran on "
-        "this checkpoint, set its commit log aside with 'onceforall detach' and start again. "
+        "this checkpoint, set its commit log aside with 'onceforall detach' and start again; with "
+        f"onceforall.takeover=accept if that query had not begun batch {request.batch}, of which "
+        "this run has written nothing. "
         f"{REMEDY}",
     )
 

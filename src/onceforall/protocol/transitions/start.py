@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onceforall.errors import InDoubtError
+from onceforall.errors import FormerSinkError
 from onceforall.protocol import identity
 from onceforall.protocol.decisions import (
     ClaimGeneration,
@@ -120,7 +120,7 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     elif unknown:
         return stop(
             run,
-            InDoubtError,
+            FormerSinkError,
             f"Batch {decided.commit.batch} is decided but not complete on the "
             f"sink{'s' * (len(unknown) > 1)} {', '.join(unknown)}, which this "
             "query no longer has. Start it once more with that sink under the same name; it can "
