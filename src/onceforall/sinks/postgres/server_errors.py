@@ -181,9 +181,7 @@ def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
     if is_refusal(error):
         return RefusedRecordError(f"{text}. Correct the data, or the table.")
     if code in _AWAY or code[:2] in _AWAY_CLASSES:
-        return SinkUnavailableError(
-            f"{text} (SQLSTATE {code}). It is tried again; see the server's log."
-        )
+        return SinkUnavailableError(f"{text} (SQLSTATE {code}). See the server's log.")
     if code == "42501":
         return SinkCheckError(f"{text}. Grant the role what it lacks.")
     if code in _MISSING:
@@ -195,7 +193,7 @@ def _without_code(error: psycopg.Error) -> tuple[type[OnceForAllError], str]:
     import psycopg
 
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        return SinkUnavailableError, " The connection to PostgreSQL was lost; it is tried again."
+        return SinkUnavailableError, " The connection to PostgreSQL was lost."
     return AttemptFailedError, ""
 
 

@@ -271,7 +271,7 @@ class BrokerClient:
                 return
             if time.monotonic() > deadline_s:
                 raise SinkUnavailableError(
-                    f"The Kafka brokers' versions could not be read: {reason}. Asked again later."
+                    f"The Kafka brokers' versions could not be read: {reason}."
                 )
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)

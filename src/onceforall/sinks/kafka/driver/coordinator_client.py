@@ -236,7 +236,7 @@ class CoordinatorClient(BrokerClient):
                 settled_with, was_amiss = None, True
             if time.monotonic() > deadline_s:
                 raise SinkUnavailableError(
-                    f"Open Kafka transactions could not be listed: {reason}. Asked again later."
+                    f"Open Kafka transactions could not be listed: {reason}."
                 )
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
@@ -290,9 +290,7 @@ class CoordinatorClient(BrokerClient):
         reason = answers.missing[unused_name]
         if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
             return "Describe"
-        raise SinkUnavailableError(
-            f"The coordinator of {unused_name} gave no answer: {reason}. Asked again later."
-        )
+        raise SinkUnavailableError(f"The coordinator of {unused_name} gave no answer: {reason}.")
 
     def _ask_coordinators(
         self,

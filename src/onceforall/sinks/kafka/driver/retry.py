@@ -25,7 +25,7 @@ class Retry:
         self,
         patience_s: float,
         what: str,
-        then: str = "Asked again later.",
+        then: str = "",
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """The time begins now.
@@ -63,7 +63,7 @@ class Retry:
             SinkUnavailableError: the time is over.
         """
         if self.is_over():
-            raise SinkUnavailableError(f"{self.what}: {': '.join(reason)}. {self._then}")
+            raise SinkUnavailableError(f"{self.what}: {': '.join(reason)}. {self._then}".rstrip())
         self.pause()
 
     def pause(self) -> None:
