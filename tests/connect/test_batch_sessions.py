@@ -53,3 +53,20 @@ def test_the_clients_of_both_sessions_are_closed_when_the_server_is_gone(tmp_pat
         function(SimpleNamespace(sparkSession=clone), 0)
     function.close_clients()
     assert (root.closed, clone.closed) == (1, 1)
+
+
+def test_a_client_that_can_not_be_closed_is_closed_by_the_next_turn_and_holds_no_other_up(tmp_path):
+    root, clone = Session(), Session()
+    function = connect._ServerFunction(SimpleNamespace(), {}, root, tmp_path / "nowhere")
+    with pytest.raises(CheckpointMismatchError):
+        function(SimpleNamespace(sparkSession=clone), 0)
+
+    def fails():
+        raise RuntimeError("Set changed size during iteration")
+
+    root.close = fails
+    function.close_clients()
+    assert (root.closed, clone.closed) == (0, 1)
+    del root.close
+    function.close_clients()
+    assert (root.closed, clone.closed) == (1, 1)

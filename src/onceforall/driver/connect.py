@@ -19,6 +19,7 @@ way itself is as safe as the connection of the client is (``use_ssl``).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -328,8 +329,11 @@ class _ServerFunction:
         for session in (self._spark, self._batch_session):
             client: Any = session.client
             if not any(client is each for each in self._closed):
-                self._closed.append(client)
-                client.close()
+                # It looks through the calls that are under way, and fails where one begins at that
+                # moment: the next turn closes it.
+                with contextlib.suppress(Exception):
+                    client.close()
+                    self._closed.append(client)
 
 
 def _log_to_the_server() -> None:
