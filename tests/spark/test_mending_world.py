@@ -320,7 +320,8 @@ class _GivenUpError(Exception):
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(80), pytest.param(range(80, 5000), marks=pytest.mark.long)]
+    "seeds",
+    [range(80), pytest.param(range(80, 5000), marks=[pytest.mark.long, pytest.mark.timeout(3600)])],
 )
 def test_what_was_decided_can_be_started_whatever_was_lost_and_whoever_was_killed(
     tmp_path, monkeypatch, seeds
