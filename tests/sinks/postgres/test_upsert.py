@@ -183,6 +183,45 @@ def test_where_the_markers_of_another_staging_schema_may_not_be_written_a_sweep_
     assert f"GRANT INSERT, UPDATE ON onceforall.markers TO {role};" in caplog.text
 
 
+def test_markers_of_others_that_are_dropped_while_they_are_looked_at_end_no_batch(database):
+    query = upserting(database)
+    with psycopg.connect(database) as dropping:
+        dropping.execute("CREATE SCHEMA others")
+        dropping.execute("CREATE TABLE others.markers (LIKE onceforall.markers INCLUDING ALL)")
+        dropping.commit()
+        dropping.execute("DROP SCHEMA others CASCADE")
+        errors = []
+
+        def begin():
+            try:
+                query.sink.begin_batch(BatchAttempt(query.id, query.name, query.generation, 0))
+            except Exception as error:
+                errors.append(error)
+
+        beginning = threading.Thread(target=begin)
+        beginning.start()
+        with psycopg.connect(database, autocommit=True) as watching:
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            until(lambda: watching.execute(waits).fetchone()[0], 30, "the look waits")
+        dropping.commit()
+        beginning.join(30)
+    assert errors == []
+
+
+@pytest.mark.parametrize("mode", ["staged", "upsert"])
+def test_a_table_of_an_application_that_is_called_markers_is_not_waited_for(database, mode):
+    query = Query(database, KEYED, mode=mode, key="id", lock_timeout_s=0.5, retry_for_s=1)
+    with psycopg.connect(database) as locking:
+        locking.execute(
+            "CREATE TABLE public.markers (id serial, lat float8, twice float8 "
+            "GENERATED ALWAYS AS (lat * 2) STORED)"
+        )
+        locking.commit()
+        locking.execute("LOCK public.markers IN ACCESS EXCLUSIVE MODE")
+        query.sink.begin_batch(BatchAttempt(query.id, query.name, query.generation, 0))
+        query.sweep()
+
+
 def test_the_sweeps_of_a_run_do_not_wait_for_its_own_tasks(database):
     query = upserting(database)
     other = Query(database, None, query=query.id, name="other", mode="upsert", key="id")

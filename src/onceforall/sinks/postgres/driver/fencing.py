@@ -6,6 +6,7 @@ changed since, together with the sink's name or mode.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import psycopg
 from psycopg import sql
@@ -13,6 +14,7 @@ from psycopg import sql
 from onceforall.common import logs
 from onceforall.sinks.postgres import markers, stale_connections
 from onceforall.sinks.postgres.driver import marker_table, own_tables
+from onceforall.sinks.postgres.driver.marker_proofs import NO_TABLE
 from onceforall.sinks.postgres.markers import TABLE
 from onceforall.sinks.postgres.names import whose_code
 from onceforall.sinks.postgres.statements import Connection, role_of
@@ -39,7 +41,8 @@ def fence_out(
     """
     elsewhere = _elsewhere(connection, schema, query_id)
     own = [schema] if marker_table.exists(connection, schema) else []
-    found = {code for each in own + elsewhere for code in markers.sinks(connection, each, query_id)}
+    found = {code for each in own for code in markers.sinks(connection, each, query_id)}
+    found.update(*elsewhere.values())
     for owner in sorted(whose_code(query_id, code) for code in found | set(codes)):
         stale_connections.end_silent_merges(connection, owner, generation - 1)
         stale_connections.end_older_tasks(connection, owner, generation)
@@ -55,6 +58,8 @@ def _fence_out_elsewhere(
 ) -> None:
     try:
         markers.fence_out(connection, schema, query_id, generation)
+    except NO_TABLE:
+        pass  # Dropped or renamed meanwhile: no task finds it under this name.
     except psycopg.errors.InsufficientPrivilege:
         table, role = f"{quoted(schema)}.{TABLE}", quoted(role_of(connection))
         _log.warning(
@@ -65,19 +70,19 @@ def _fence_out_elsewhere(
         )  # fmt: skip
 
 
-def _elsewhere(connection: Connection, schema: str, query_id: str) -> list[str]:
-    """Return the other schemas whose markers know the query; see ``marker_proofs.places_of`` for
-    whose tables are read.
+def _elsewhere(connection: Connection, schema: str, query_id: str) -> dict[str, set[str]]:
+    """Return the other schemas whose markers know the query, each with the codes of its sinks; see
+    ``marker_proofs.places_of`` for whose tables are read.
     """
-    return [
-        found.schema
-        for found in own_tables.find(connection, marker_table.FORM)
-        if found.schema != schema
-        and found.is_readable
-        and not found.flaws
-        and not found.strangers
-        and _knows(connection, found.schema, query_id)
-    ]
+    known = {}
+    for found in own_tables.find(connection, marker_table.FORM):
+        if found.schema == schema or not found.is_readable or found.flaws or found.strangers:
+            continue
+        # One may be dropped meanwhile: it has nothing to do with this query, or is no more.
+        with suppress(*NO_TABLE):
+            if _knows(connection, found.schema, query_id):
+                known[found.schema] = markers.sinks(connection, found.schema, query_id)
+    return known
 
 
 def _knows(connection: Connection, schema: str, query_id: str) -> bool:

@@ -31,7 +31,9 @@ _log = logs.logger("onceforall.sinks.postgres")
 TEXT, BIGINT, TIMESTAMPTZ = 25, 20, 1184
 """Of pg_type.dat: the same in every server. Not by name: another type may have the same one."""
 
-# A superuser is a member of every role, and trusts only those that have his own rights.
+# A superuser is a member of every role, and trusts only those that have his own rights. An
+# expression is shown as one of no table: else the server waits for the table's lock, and any
+# application may have a table of this name. Only that of a generated column names columns.
 _LOOK = """
 WITH roles AS (
     SELECT r.oid, r.rolname::pg_catalog.text AS name,
@@ -58,7 +60,7 @@ SELECT n.nspname::pg_catalog.text, o.name, o.trusted, s.name, s.trusted,
        ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attrdef e JOIN pg_catalog.pg_attribute a
              ON a.attrelid OPERATOR(pg_catalog.=) e.adrelid AND a.attnum OPERATOR(pg_catalog.=) e.adnum
              WHERE e.adrelid OPERATOR(pg_catalog.=) c.oid
-             AND (pg_catalog.pg_get_expr(e.adbin, e.adrelid) OPERATOR(pg_catalog.!~) '^(pg_catalog[.])?clock_timestamp[(][)]$'
+             AND (CASE WHEN a.attgenerated OPERATOR(pg_catalog.<>) '' THEN true ELSE pg_catalog.pg_get_expr(e.adbin, 0::pg_catalog.oid) OPERATOR(pg_catalog.!~) '^(pg_catalog[.])?clock_timestamp[(][)]$' END
                   OR EXISTS (SELECT FROM pg_catalog.pg_depend p WHERE p.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_attrdef'::pg_catalog.regclass
                              AND p.objid OPERATOR(pg_catalog.=) e.oid AND p.refclassid OPERATOR(pg_catalog.<>) 'pg_catalog.pg_class'::pg_catalog.regclass))
              ORDER BY 1),
