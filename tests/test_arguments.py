@@ -503,3 +503,29 @@ def test_a_wrapper_is_called_as_it_is_and_not_as_what_it_wraps():
     assert arguments.function("transform", wrapper, "batch") is wrapper
     with pytest.raises(ofa.OptionError, match="is called with"):
         arguments.function("transform", inner, "batch")
+
+
+def test_what_a_wrapper_says_of_itself_may_be_said_of_what_it_wraps():
+    """So do some libraries of decorators, for the sake of help()."""
+
+    def inner(connection, batch):
+        return batch, connection
+
+    @functools.wraps(inner)
+    def wrapper(batch):
+        return inner("connection", batch)
+
+    wrapper.__signature__ = inspect.signature(inner)
+    assert arguments.function("transform", wrapper, "batch") is wrapper
+
+
+def test_a_function_whose_own_attributes_fail_is_taken_as_it_is():
+    class Broken:
+        def __call__(self, batch):
+            return batch
+
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    function = Broken()
+    assert arguments.function("transform", function, "batch") is function

@@ -279,9 +279,12 @@ def function(name: str, value: T, *given: str) -> T:
     if not callable(value):
         raise wrong(name, value, "a function")
     try:
-        # A wrapper is called, and not what it wraps, which may get more from it.
+        # A wrapper is called, and not what it wraps, which may get more from it. What it says of
+        # itself may be that of what it wraps, too.
+        if getattr(value, "__signature__", None) is not None:
+            return value
         takes = inspect.signature(value, follow_wrapped=False)
-    except (TypeError, ValueError):  # of a function in C it isn't always known
+    except Exception:  # noqa: BLE001  of one in C it isn't always known; an object's own code may fail
         return value
     try:
         takes.bind(*given)
