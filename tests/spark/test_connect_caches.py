@@ -192,6 +192,23 @@ def test_what_an_earlier_call_has_persisted_is_freed_at_once_unless_something_ma
     assert len(freed) == 3
 
 
+def test_the_second_of_two_tables_that_a_function_keeps_is_read_anew_too(spark, caches):
+    """Once it was freed behind the jobs, because the call had persisted the first one by then, and
+    its old rows were written."""
+    freed = []
+    leave = caches._leave(lambda frame: freed.append(frame))
+    one, two = spark.range(3), spark.range(4)
+    caches.persisted.append(one)
+    leave(two)
+    assert freed == [two]
+    leave(one)
+    leave(spark.range(3))
+    assert freed == [two], "this call has persisted these rows, and has not computed its jobs"
+    caches.has_written = True
+    leave(spark.range(5))
+    assert freed == [two], "what is to be written may read them"
+
+
 def test_a_table_of_an_earlier_call_is_uncached_at_once_unless_something_may_read_it(spark, caches):
     asked = []
     uncache = caches._leave_table(lambda _, tableName: asked.append(tableName))  # noqa: N803  Spark's

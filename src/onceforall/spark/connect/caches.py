@@ -120,7 +120,7 @@ class FunctionCaches:
 
     def _leave(self, original: _Method) -> _Method:
         def unpersist(frame: DataFrame, *arguments: Any, **named: Any) -> Any:
-            if self._has_done_nothing:
+            if not self.has_written and not self._has_persisted(frame):
                 return original(frame, *arguments, **named)
             self._given_up.append(partial(original, frame, *arguments, **named))
             return frame
@@ -135,6 +135,17 @@ class FunctionCaches:
                 self._given_up.append(partial(original, catalog, *arguments, **named))
 
         return uncache_table
+
+    def _has_persisted(self, frame: DataFrame) -> bool:
+        """Tell whether this call has put the rows of a frame into the cache, by this frame or by
+        another one of the same plan. What else it has put there stays when the frame's are left.
+        """
+        from pyspark.errors import AnalysisException
+
+        try:
+            return any(each is frame or each.sameSemantics(frame) for each in self.persisted)
+        except AnalysisException:
+            return True  # Of a table or view that is gone nobody can tell.
 
     @property
     def _has_done_nothing(self) -> bool:
