@@ -212,6 +212,28 @@ def test_a_token_that_is_slow_to_come_holds_up_no_task(pool, who):
             given.set()
 
 
+def test_a_task_that_writes_fetches_no_token_while_its_own_is_good_for_long():
+    """It polls all the time, so that mostly it was the one who heard librdkafka's wish, and waited
+    for the slow function."""
+    fetched = []
+
+    def token(_):
+        fetched.append(time.time())
+        return "token", time.time() + 2
+
+    with listener() as listening:
+        configuration = producer_configuration(options_of(listening, token), "at_least_once")
+        client = LiveProducer(configuration, None).client
+        client._token_until_s = time.time() + 600
+        until(lambda: client.poll(0) or client._wishes, 60, "librdkafka wishes for a token")
+        assert len(fetched) == 1
+        client.serve()
+        assert len(fetched) == 2
+        client._token_until_s = time.time() + 30
+        until(lambda: client.poll(0) or len(fetched) == 3, 60, "there is little time left")
+        client.close()
+
+
 class Heard:
     """A listener that notes what it hears, in order."""
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onceforall.errors import text_of
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("onceforall.sinks.kafka")
 
 _TEXT_BYTES = 512
+# While a token is good for longer, no task fetches the next one: who calls ``serve`` does.
+_SLOWEST_TOKEN_S = 60
 # How long ``flush`` waits before it looks whether records have failed, which keep it waiting.
 _FLUSH_SLICE_MS = 50
 
@@ -90,6 +93,7 @@ class Client:
         self._queue = self._lib.queue_get_main(self._handle)
         self._hearing = threading.Lock()
         self._kept: deque[int] = deque()
+        self._wishes: deque[int] = deque()
         # It asks for a first token when it is made.
         self.serve()
 
@@ -116,8 +120,8 @@ class Client:
         for topic in self._topics.values():
             self._lib.topic_destroy(topic)
         # A record whose failure nobody has heard of would keep it from ending.
-        while self._kept:
-            self._lib.event_destroy(self._kept.popleft())
+        for event in (*self._kept, *self._wishes):
+            self._lib.event_destroy(event)
         self._lib.queue_destroy(self._queue)
         self._lib.destroy(handle)
 
@@ -134,7 +138,6 @@ class Client:
         Raises:
             confluent_kafka.KafkaException: the client has failed for good.
         """
-        wishes: list[int] = []
         try:
             # Who holds the lock hears the events: what another thread has taken is heard when this
             # returns, too.
@@ -146,12 +149,13 @@ class Client:
                 event = self._lib.queue_poll(self._queue, int(timeout_s * 1000))
                 while event:
                     if self._lib.event_type(event) == lib.EVENT_TOKEN_REFRESH:
-                        wishes.append(event)
+                        self._wishes.append(event)
                     else:
                         self._hear_once(event)
                     event = self._lib.queue_poll(self._queue, 0)
         finally:
-            self._grant(wishes)
+            if self._token_until_s - time.time() < _SLOWEST_TOKEN_S:
+                self._grant()
 
     def serve(self) -> None:
         """Hand over a token that librdkafka wishes for, and take the statistics, which would pile
@@ -159,26 +163,26 @@ class Client:
         """
         if not self._hearing.acquire(blocking=False):
             return  # Another thread hears them.
-        wishes: list[int] = []
         try:
             while event := self._lib.queue_poll(self._queue, 0):
                 kind = self._lib.event_type(event)
                 if kind == lib.EVENT_TOKEN_REFRESH:
-                    wishes.append(event)
+                    self._wishes.append(event)
                 elif kind == lib.EVENT_STATS:
                     self._hear_once(event)
                 else:
                     self._kept.append(event)
         finally:
             self._hearing.release()
-            self._grant(wishes)
+            self._grant()
 
-    def _grant(self, wishes: list[int]) -> None:
+    def _grant(self) -> None:
         """Hand over tokens. Not while this thread hears events: a user's function fetches them, and
         may take a minute, in which the task must not wait for the thread that serves it.
         """
-        for event in wishes:
-            self._hear_once(event)
+        with suppress(IndexError):
+            while True:
+                self._hear_once(self._wishes.popleft())
 
     def _hear_once(self, event: int) -> None:
         try:

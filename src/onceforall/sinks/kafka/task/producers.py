@@ -303,6 +303,7 @@ class ProducerPool:
             # One that has failed is marked by that, and discarded when it is asked for.
             with contextlib.suppress(AttemptFailedError):
                 producer.poll()
+            producer.client.serve()
         for producer in old:
             self.discard(producer)
 
