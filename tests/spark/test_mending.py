@@ -505,10 +505,10 @@ def test_state_of_a_run_that_has_begun_meanwhile_stays(tmp_path, before_it_is_se
         assert not (made.path / "state").exists()
 
 
-def put_aside(checkpoint, name, mark="0a0b0c0d"):
+def put_aside(checkpoint, name, mark="0a0b0c0d", ending=".taken"):
     aside = checkpoint.path / mending.SET_ASIDE
     aside.mkdir(exist_ok=True)
-    (checkpoint.path / name).rename(aside / f"{name.replace('/', '.')}.{mark}.taken")
+    (checkpoint.path / name).rename(aside / f"{name.replace('/', '.')}.{mark}{ending}")
 
 
 NEEDED = '{"logOffset":3}'
@@ -542,6 +542,57 @@ def test_what_was_set_aside_late_by_somebody_who_was_killed_then_is_laid_back(
     else:
         assert steps == ()
     assert mending.put_back(made.path).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_needed"),
+    [
+        ("state/0/1/2.delta", "x", True),
+        ("state/0/1/left-keyToNumValues/2_6c3d0a50-6e0c.zip", "x", True),
+        ("state/0/_metadata/metadata", "x", True),
+        ("state/0/1/3.delta", "of a batch that is not decided", False),
+        ("state/0/1/2.delta", "", False),
+        ("sources/1/0", 'v1\n{"clicks":{"0":0}}', True),
+        ("sources/1/0", "in a form of its own", True),
+        ("sources/1/0", "v1", False),
+        ("sources/1/of/its/own/7", "x", True),
+        ("sources/1/of/its/own/7", "\0\0", False),
+        ("sources/2/0", "of a source that the query doesn't have", False),
+    ],
+)
+@pytest.mark.parametrize("was_looked_at", [False, True])
+def test_one_file_that_was_taken_for_torn_and_is_whole_is_laid_back(
+    tmp_path, name, text, is_needed, was_looked_at
+):
+    """Somebody stood still behind his look, and was killed when he had set another one aside."""
+    made = Checkpoint(tmp_path / "cp", offsets=(NEEDED, '{"clicks":{"0":2}}'))
+    made.write("state/0/1/.1.delta.crc", "y")
+    made.write(name, text)
+    before = made.files()
+    put_aside(made, name, mark="7-0a0b0c0d", ending="" if was_looked_at else ".taken")
+    steps = mending.put_back(made.path).steps
+    if is_needed and not was_looked_at:
+        assert len(steps) == 1
+        assert "laid back" in steps[0]
+        assert made.files() == before
+    else:
+        assert steps == ()
+    assert mending.put_back(made.path).steps == ()
+
+
+def test_a_file_of_state_is_not_laid_back_where_the_query_keeps_none_or_its_folders_are_gone(
+    checkpoint,
+):
+    checkpoint.write("state/0/1/2.delta", "x")
+    put_aside(checkpoint, "state/0/1/2.delta")
+    shutil.rmtree(checkpoint.path / "state")
+    assert mending.put_back(checkpoint.path).steps == ()
+    checkpoint.write("state/0/_metadata/metadata", "x")
+    assert len(mending.put_back(checkpoint.path).steps) == 1
+    assert checkpoint.text("state/0/1/2.delta") == "x"
+    put_aside(checkpoint, "state/0/1/2.delta")
+    shutil.rmtree(checkpoint.path / "state/0")
+    assert mending.put_back(checkpoint.path).steps == ()
 
 
 def test_what_is_torn_or_of_another_query_or_of_no_decided_batch_is_not_laid_back(tmp_path):

@@ -5,6 +5,7 @@ written over, and how each of it is put back; see ``mending`` for the rules.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,20 @@ from onceforall.protocol.entries import Commit
 from onceforall.protocol.history import Decided
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.remote_path import AnyPath, RemotePath, files_below
-from onceforall.spark.repairs import Repair, keeps_no_torn_file, set_aside_under, state_version
+from onceforall.spark.repairs import (
+    Repair,
+    SetAside,
+    keeps_no_torn_file,
+    set_aside_under,
+    state_version,
+)
 
 __all__ = ["Known", "id_in", "needed", "planned_anew"]
+
+# The folders of a file, and its own name, which may end like this.
+_NAME = re.compile(
+    r"(?:(.*?)\.)?([^.]+(?:\.(?:compact|delta|snapshot|zip|changelog|sst|log))?)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -215,13 +227,15 @@ def _taken_away(checkpoint: AnyPath, known: Known) -> list[Repair]:
     repairs = []
     why = "is missing; somebody has set it aside and was killed before he saw that it was needed"
     for each in set_aside_under(checkpoint):
-        place = _needed_there(checkpoint, each.name, commit)
+        place = _needed_there(checkpoint, each, commit)
         if place is None:
             continue
         assert commit is not None
         assert known.decided is not None
         if each.name == "state":
             is_whole = _completes_state(each.path, place, commit.batch + 1)
+        elif each.name.startswith("state."):
+            is_whole = not place.exists() and _size(each.path) > 0
         else:
             is_whole = not place.exists() and not _is_torn_entry(each.path)
         # Who had claimed before it was judged may have been alive, and have decided since.
@@ -246,19 +260,42 @@ def _at(place: AnyPath, file: AnyPath, folder: AnyPath) -> AnyPath:
     return place / str(file).removeprefix(f"{folder}/")
 
 
-def _needed_there(checkpoint: AnyPath, name: str, commit: Commit | None) -> AnyPath | None:
-    """Return the place of what was set aside under a name, where the decided batch needs it."""
-    if commit is None:
+def _needed_there(checkpoint: AnyPath, taken: SetAside, commit: Commit | None) -> AnyPath | None:
+    """Return the place of what was set aside, where the decided batch may need it."""
+    kind, _, rest = taken.name.partition(".")
+    if commit is None or kind not in {"sources", "state"}:
         return None
-    if name == "state":
-        return checkpoint / name
-    kind, _, rest = name.partition(".")
-    number, _, entry = rest.partition(".")
-    if kind != "sources" or not number.isdecimal() or int(number) >= len(commit.offsets):
+    place = _place_of(checkpoint, taken.name)
+    if place is None:
         return None
-    place = checkpoint / "sources" / number / entry
+    if kind == "state":
+        # One file was taken for empty. A query that keeps no state by now needs none.
+        is_needed = not rest or (
+            (checkpoint / kind).is_dir() and state_version(place) <= commit.batch + 1
+        )
+        return place if is_needed else None
+    number = rest.partition(".")[0]
+    if not number.isdecimal() or int(number) >= len(commit.offsets):
+        return None
     last = _log_offset(commit.offsets[int(number)])
-    return place if last is not None and 0 <= _log_number(place) <= last else None
+    if last is None or place.parent != checkpoint / kind / number:
+        # In a form of the source's own: what is whole was taken away wrongly.
+        return None if taken.was_looked_at else place
+    return place if 0 <= _log_number(place) <= last else None
+
+
+def _place_of(checkpoint: AnyPath, name: str) -> AnyPath | None:
+    """Return where something lay whose name has dots for slashes; None: it bears no such name, or
+    its folders are gone.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    place = checkpoint
+    for part in (*(found[1] or "").split("."), found[2]):
+        place = place / part if part else place
+    # On a store there are no folders.
+    return place if isinstance(place, RemotePath) or place.parent.parent.is_dir() else None
 
 
 def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[Repair]:
