@@ -237,11 +237,12 @@ def test_a_server_killed_at_random_moments_neither_loses_nor_doubles(written):
 
 @pytest.mark.long
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_leaves_nothing_open(written, tmp_path):
-    # Behind its pre-commit, for before it the producer may have sent nothing that is left open.
-    server = written.server("task.pre_commit.after=delay:60000@3")
+    # Behind its flush, for before it the producer may have sent nothing that is left open, and in no
+    # other sink's job, which may come first.
+    server = written.server("kafka.flush.after=delay:60000")
     stop_file = tmp_path / "stop"
     client = written.start(server, until_batch=1000, stop_file=str(stop_file))
-    server.wait_for_failpoint("task.pre_commit.after")
+    server.wait_for_failpoint("kafka.flush.after")
     until(
         lambda: held_back(written.config["bootstrap"], written.config["topic"]) > 0,
         30,
