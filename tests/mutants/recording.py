@@ -17,6 +17,13 @@ def _write(**fields: Any) -> None:
         file.write(json.dumps(fields) + "\n")
 
 
+def _statement(last: Any) -> str:
+    try:
+        return str(last.statement).strip()[:100]
+    except SyntaxError:
+        return ""  # Of a source that isn't Python: what Cython has compiled raises there.
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -36,7 +43,7 @@ def pytest_runtest_makereport(
             text=text[0][:300],
             where=str(last.path),
             phase=report.when,
-            by=str(last.statement).strip()[:100],
+            by=_statement(last),
             error_number=getattr(call.excinfo.value, "errno", None),
         )
     elif report.passed and report.when == "call":
