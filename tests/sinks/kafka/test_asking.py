@@ -354,6 +354,27 @@ def test_a_request_whose_connection_broke_while_it_was_sent_may_have_arrived(mon
     assert connection.closed
 
 
+@pytest.mark.parametrize(
+    ("left_s", "answer_timeout_s", "waited_s"),
+    [(-5, 30, 1), (0.2, 30, 1), (9, 30, 9), (-5, 0.3, 0.3)],
+)
+def test_a_broker_that_is_asked_at_the_deadline_has_a_moment_to_answer(
+    monkeypatch, left_s, answer_timeout_s, waited_s
+):
+    """Turns pause between each other, so that the last one begins at or behind the deadline."""
+    client = BrokerClient("a:1", answer_timeout_s=answer_timeout_s)
+    until = []
+
+    def exchange(calls, until_s, steps):
+        until.append(until_s)
+        return ["answer"]
+
+    monkeypatch.setattr(client._wire, "exchange", exchange)
+    begun_s = time.monotonic()
+    assert client.exchange([(A, object())], begun_s + left_s) == ["answer"]
+    assert until == [pytest.approx(begun_s + waited_s, abs=0.1)]
+
+
 def test_a_request_that_found_no_connection_was_not_sent(monkeypatch):
     exchange = wire.Wire()
 

@@ -32,6 +32,9 @@ _FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
 QUICK_ANSWER_S = 2.0
 """For so long an answer is waited for that others give, too: two brokers that agree are enough, and
 nobody waits for a third one that sleeps."""
+_SHORTEST_ANSWER_S = 1.0
+"""For so long an answer is waited for at least. The last of several turns begins behind a pause, at
+or after the deadline; it would else call every broker silent, whatever that one has to say."""
 _NEW_TOPIC_S = 3.0
 """For so long a topic is asked for that nobody knows."""
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
@@ -350,6 +353,12 @@ class BrokerClient:
     ) -> list[Any]:
         """Send requests and return the answers, a ``NoAnswer`` for each that got none.
 
+        Args:
+            calls: whom, and what.
+            deadline_s: until when an answer is waited for, of ``time.monotonic``; where little is
+                left, for a moment longer.
+            steps: around each request.
+
         Raises:
             SinkCheckError: a broker is too old.
         """
@@ -357,7 +366,8 @@ class BrokerClient:
 
         # Each broker in a thread of its own: one that hangs while a connection is made must not
         # hold up the others.
-        until_s = min(deadline_s, time.monotonic() + self._answer_timeout_s)
+        now_s = time.monotonic()
+        until_s = min(max(deadline_s, now_s + _SHORTEST_ANSWER_S), now_s + self._answer_timeout_s)
         shares: dict[Address, list[int]] = {}
         for index, (address, _) in enumerate(calls):
             shares.setdefault(address, []).append(index)
