@@ -532,6 +532,21 @@ def test_a_durable_redo_that_fails_at_any_step_is_redone(job, step):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("first", "second"), [(1, FILES), (2, FILES), (FILES, 1)])
+def test_a_durable_redo_whose_own_transactions_are_lost_writes_the_same_rows_once_more(
+    job, first, second
+):
+    job.fail("append_commit.after=raise", random_part, redo="durable")
+    before = job.written()
+    job.lose(first)
+    job.fail("append_commit.after=raise", random_part, redo="durable")
+    job.lose(second)
+    job.start(random_part, redo="durable")
+    job.assert_complete(before)
+    assert len(job.entries("COMMIT")) == 3
+
+
+@pytest.mark.long
 def test_kept_rows_that_are_damaged_are_not_written_and_the_replay_can_take_their_place(job):
     job.fail("append_commit.after=raise", redo="durable")
     job.lose()
