@@ -51,7 +51,9 @@ def without_second_names(monkeypatch):
 # --- what is noticed ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(
+    "count", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)]
+)
 def test_a_last_manifest_that_was_deleted_is_noticed_named_and_put_back(tmp_path, capsys, count):
     write(tmp_path, range(count))
     last = folder_of(tmp_path) / f"{count - 1}.json"
