@@ -279,20 +279,32 @@ def test_a_session_that_filters_paths_is_refused(spark, tmp_path, settings):
 
 
 @pytest.mark.spark
-def test_a_session_whose_json_reader_makes_other_times_is_refused(spark, tmp_path, settings):
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_a_session_that_parses_times_as_spark_2_did_reads_the_same(spark, tmp_path, settings, form):
+    """The days that the Gregorian reform left out are others for it, and so are microseconds in
+    JSON."""
     settings({"spark.sql.legacy.timeParserPolicy": "legacy"})
-    commit(checked(tmp_path / "times", format="json"), 0, with_times("json"))
-    with pytest.raises(ConfigurationError, match=r"timeParserPolicy=LEGACY .* to_arrow"):
-        ofa.read_files(tmp_path / "times").to_spark(spark)
-    for form in ("csv", "parquet"):
-        commit(checked(tmp_path / form, format=form), 0, with_times(form))
-        files = ofa.read_files(tmp_path / form)
-        assert (
-            files.to_spark(spark).toArrow().sort_by("n").to_pylist()
-            == files.to_arrow().sort_by("n").to_pylist()
-        )
-    commit(checked(tmp_path / "none", format="json"), 0, numbers(2, c=["x", "y"]))
-    assert ofa.read_files(tmp_path / "none").to_spark(spark).count() == 2
+    days = [dt.date(1582, 10, 4), dt.date(1582, 10, 10), dt.date(9999, 12, 31)]
+    at = [dt.datetime(each.year, each.month, each.day, 10, 0, 0, 123456, dt.UTC) for each in days]
+    columns = {
+        "day": pa.array(days),
+        "at": pa.array(at, pa.timestamp("us", "UTC")),
+        "local": pa.array(at, pa.timestamp("us")),
+        "said": pa.array(days),
+    }
+    if form != "csv":
+        structs = [{"d": day, "a": [time]} for day, time in zip(days, at, strict=True)]
+        kind = pa.struct({"d": pa.date32(), "a": pa.list_(pa.timestamp("us", "UTC"))})
+        columns |= {
+            "s": pa.array([*structs[:2], None], kind),
+            "m": pa.array([[("k", days[1])], None, []], pa.map_(pa.string(), pa.date32())),
+        }
+    commit(checked(tmp_path, format=form, partition_by=["said"]), 0, numbers(3, **columns))
+    files = ofa.read_files(tmp_path)
+    found = files.to_spark(spark).toArrow().sort_by("n")
+    wanted = files.to_arrow().sort_by("n")
+    assert wanted["day"].to_pylist() == days
+    assert found.select(wanted.schema.names).to_pylist() == wanted.to_pylist()
 
 
 @pytest.mark.spark

@@ -222,8 +222,7 @@ class CommittedFiles:
             OptionError: it is no session.
             ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
             OSError: a link stands in the place of a folder on the way to one.
-            ConfigurationError: files are JSON with timestamps, and
-                ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+            ConfigurationError: a setting has Spark pass over files.
 
         The other settings of the session don't change what is read. A file that is missing or
         damaged is an error, whatever ``spark.sql.files.ignoreMissingFiles`` and

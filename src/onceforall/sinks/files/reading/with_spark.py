@@ -56,8 +56,7 @@ def frame_of(
         whole: the columns of all.
 
     Raises:
-        ConfigurationError: files are JSON with timestamps, and
-            ``spark.sql.legacy.timeParserPolicy`` is LEGACY; or a filter of paths is set.
+        ConfigurationError: a filter of paths is set.
     """
     from pyspark.sql.functions import col, lit
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -67,9 +66,8 @@ def frame_of(
     schema = _nullable(from_arrow_schema(whole, prefer_timestamp_ntz=True))
     _check_path_filter(spark)
     frames, root = [], source.root
-    for reading, stored, base, group in _by_reading(files, schema):
+    for reading, stored, base, group in _by_reading(files, schema, _parses_otherwise(spark)):
         names = list(stored)
-        _check_time_parser(spark, reading, schema)
         # A reader of its own for each group, with the group's columns only: Spark derives a read's
         # partition columns from all of its paths together, and passes over files whose folders say
         # nothing where those of others do. CSV goes by columns' positions.
@@ -114,7 +112,9 @@ def frame_of(
 
 
 def _by_reading(
-    files: Sequence[tuple[DataFile, Layout]], schema: StructType
+    files: Sequence[tuple[DataFile, Layout]],
+    schema: StructType,
+    times_are_texts: bool,  # noqa: FBT001
 ) -> Iterator[tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]]:
     """Group the files by how one reader of Spark takes them: each with the columns that it finds
     (see ``_stored``), and the folder that it begins at.
@@ -128,7 +128,7 @@ def _by_reading(
         is_csv = layout.reading["format"] == "csv"
         stored = in_files.get(repr(layout))
         if stored is None:
-            stored = in_files[repr(layout)] = _stored(layout, schema)
+            stored = in_files[repr(layout)] = _stored(layout, schema, times_are_texts)
         # Spark's CSV reader goes by the position of columns, so that files with others must be read
         # on their own. A column that is a partition's here and stands in files there is never both
         # in one read: Spark would take the folder's value for all.
@@ -173,7 +173,11 @@ def _base(folder: str) -> tuple[_Base, tuple[str, ...]]:
     return _Base(above, partition_of(above)), tuple(partition_of("/".join(parts[start:end])))
 
 
-def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]:
+def _stored(
+    layout: Layout,
+    schema: StructType,
+    times_are_texts: bool,  # noqa: FBT001
+) -> dict[str, StructField | None]:
     """Return the columns of a file, each with its own type where Spark must read it by that and
     cast it to that of ``schema``; else with None.
 
@@ -181,6 +185,9 @@ def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]
     another number than 0.1 of a DOUBLE. Of Parquet's
     decimals it must: a filter by a number with more bytes than the file's decimals have ends the
     read.
+
+    ``times_are_texts``: of a text format, Spark reads dates and timestamps as the texts that they
+    are, for its cast of them heeds no setting.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StringType, StructField
@@ -190,6 +197,8 @@ def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]
     found: dict[str, StructField | None] = {}
     for each in own.fields:
         kind = _narrowed(schema[each.name].dataType, each.dataType)
+        if times_are_texts and form in {"json", "csv"}:
+            kind = _with_texts_for_times(kind)
         becomes_text = isinstance(schema[each.name].dataType, StringType)
         by_own = (
             becomes_text
@@ -242,17 +251,33 @@ def _narrowed(kind: DataType, own: DataType) -> DataType:
     return own
 
 
-def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: StructType) -> None:
-    if (
-        reading["format"] == "json"
-        and str(spark.conf.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY"
-        and any("timestamp" in field.dataType.simpleString() for field in schema.fields)
-    ):
-        raise ConfigurationError(
-            "With spark.sql.legacy.timeParserPolicy=LEGACY Spark reads 10:00:00.123456 in JSON as "
-            "10:02:03.456. Set it to CORRECTED for this session, or "
-            "read with to_arrow()."
+def _parses_otherwise(spark: SparkSession) -> bool:
+    """Tell whether Spark reads times in text formats as Spark 2 did: 10:00:00.123456 in JSON as
+    10:02:03.456, and of the days that the Gregorian reform left out as others.
+    """
+    return str(spark.conf.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY"
+
+
+def _with_texts_for_times(kind: DataType) -> DataType:
+    """Return a type with texts in place of its dates and timestamps, at each depth."""
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+
+    if isinstance(kind, StructType):
+        inner = [_with_texts_for_times(each.dataType) for each in kind.fields]
+        return StructType(
+            [
+                StructField(each.name, found, metadata=each.metadata)
+                for each, found in zip(kind.fields, inner, strict=True)
+            ]
         )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_with_texts_for_times(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _with_texts_for_times(kind.valueType))
+    return StringType() if kind.typeName() in _TIMES else kind
+
+
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 
 
 def _check_path_filter(spark: SparkSession) -> None:
