@@ -76,7 +76,7 @@ def _fragments(column: pa.Array, ignore_null_fields: bool) -> _Fragments:  # noq
     if pa.types.is_map(kind):
         return _maps(column, ignore_null_fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        items = _fragments(column.values, ignore_null_fields)
+        items = _fragments(_of_these(column, column.values), ignore_null_fields)
         return _nested(
             column,
             lambda start, end: "[" + ",".join([item or "null" for item in items[start:end]]) + "]",
@@ -122,10 +122,10 @@ def _scalar(value: Any) -> str:
 def _maps(column: pa.Array, ignore_null_fields: bool) -> _Fragments:  # noqa: FBT001
     keys = [
         text if text.startswith('"') else f'"{text}"'
-        for text in _fragments(column.keys, ignore_null_fields)
+        for text in _fragments(_of_these(column, column.keys), ignore_null_fields)
         if text is not None
     ]
-    items = _fragments(column.items, ignore_null_fields)
+    items = _fragments(_of_these(column, column.items), ignore_null_fields)
 
     def one(start: int, end: int) -> str:
         return "{" + ",".join([f"{keys[i]}:{items[i] or 'null'}" for i in range(start, end)]) + "}"
@@ -133,7 +133,19 @@ def _maps(column: pa.Array, ignore_null_fields: bool) -> _Fragments:  # noqa: FB
     return _nested(column, one)
 
 
+def _of_these(column: pa.Array, inner: pa.Array) -> pa.Array:
+    """Return what is within the lists of a column, which may be a slice: ``inner`` has all of the
+    whole.
+    """
+    first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return inner.slice(first, end - first)
+
+
 def _nested(column: pa.Array, one: Callable[[int, int], str]) -> _Fragments:
     offsets = column.offsets.to_pylist()
+    first = offsets[0]
     valid = column.is_valid().to_pylist()
-    return [one(offsets[i], offsets[i + 1]) if valid[i] else None for i in range(len(column))]
+    return [
+        one(offsets[i] - first, offsets[i + 1] - first) if valid[i] else None
+        for i in range(len(column))
+    ]
