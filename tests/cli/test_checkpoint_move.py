@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -294,6 +295,26 @@ def test_a_move_that_is_finished_under_another_name_says_which_name_to_give_back
     renamed.rename(checkpoint.path)
     new, _ = checkpoint.move(tmp_path / "new")
     assert new.start()[2].decided.commit == commit(0, "g0")
+
+
+def test_the_command_that_finishes_a_move_can_be_typed_whatever_the_names_are(
+    checkpoint, tmp_path, monkeypatch
+):
+    checkpoint.live(0)
+    old = checkpoint.path = checkpoint.path.rename(checkpoint.path.with_name("old 'one'"))
+    new = tmp_path / "new one"
+    with monkeypatch.context() as patched:
+        patched.setattr(moving_checkpoint, "_take_over", lambda *_: (_ for _ in ()).throw(OSError))
+        with pytest.raises(OSError):
+            move_checkpoint(str(old), str(new), adopt_checkpoint=True)
+    with pytest.raises(CheckpointMismatchError) as there:
+        binding.find(LocalStore(new / "onceforall"))
+    with pytest.raises(CheckpointMismatchError) as here:
+        move_checkpoint(str(old), str(tmp_path / "elsewhere"))
+    for refused in (there, here):
+        command = shlex.split(str(refused.value).partition("Finish it: ")[2])
+        assert command == ["onceforall", "checkpoint", "move", str(old), str(new)]
+    assert main(command[1:]) == 0
 
 
 def test_a_checkpoint_without_its_id_is_named(checkpoint, tmp_path):

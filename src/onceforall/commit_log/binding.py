@@ -23,6 +23,7 @@ Below that, one fences the other: they never decide both.
 from __future__ import annotations
 
 import re
+import shlex
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -198,7 +199,7 @@ def find(
     if pointer is not None and pointer.moving is not None:
         raise CheckpointMismatchError(
             f"{home.describe('')}: the checkpoint {pointer.moving} is being moved here. Finish it: "
-            f"onceforall checkpoint move {pointer.moving} {checkpoint_of(home)}"
+            + shlex.join(["onceforall", "checkpoint", "move", pointer.moving, checkpoint_of(home)])
         )
     first = 0 if pointer is None else pointer.first_generation
     here = has_entries(home, first)

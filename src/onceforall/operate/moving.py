@@ -17,6 +17,7 @@ Between 3 and 4 the query can't be started, and the error says which command to 
 from __future__ import annotations
 
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -164,7 +165,7 @@ def finish_first(path: AnyPath, unfinished: Unfinished) -> CheckpointMismatchErr
     )
     return CheckpointMismatchError(
         f"An earlier move of this {what} to {where} has passed the point of no return. "
-        f"Finish it: onceforall {what} move {path} {where}"
+        f"Finish it: {shlex.join(['onceforall', what, 'move', str(path), where])}"
     )
 
 

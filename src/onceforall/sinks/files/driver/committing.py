@@ -32,6 +32,7 @@ has another size: somebody else changed it.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -148,8 +149,8 @@ class Folder:
             f"{here}: the sink's path was changed, the volume of the old folder is not mounted, or "
             "the file with the id was made anew. Start once more with the old path, or mount the "
             "volume; or, where it is the old folder, move _onceforall/folder.json away and write "
-            f"it again (onceforall files mend {self.root} --id {min(others)}). A new folder wants "
-            "a sink with another name"
+            f"it again (onceforall files mend {shlex.quote(str(self.root))} --id {min(others)}). "
+            "A new folder wants a sink with another name"
         )
 
     def _complete(
