@@ -253,10 +253,23 @@ def test_without_sinks_nothing_is_written_even_where_nothing_ever_ran(tmp_path):
     assert not list((query.path / "onceforall").iterdir())
 
 
+def test_a_sink_of_the_last_run_that_is_not_given_is_named(tmp_path):
+    """No decision names it, and nobody looks there for what is undecided."""
+    query = undecided(tmp_path)
+    kinds = {"out": "file", "rows": "postgres"}
+    query.log.claim(Claim(query.query_id, "run", str(query.path), kinds=kinds))
+    foretold, real = query.detach(dry_run=True), query.detach()
+    for steps in (foretold.steps, real.steps):
+        assert [step for step in steps if "rows (postgres)" in step]
+    assert "Give them, too" in foretold.steps[0]
+
+
 def test_of_a_moved_checkpoint_the_command_that_is_named_works(tmp_path, capsys):
-    query = moved_and_adopted(tmp_path)
+    folder = tmp_path / "with blanks"
+    folder.mkdir()
+    query = moved_and_adopted(folder)
     (query.path / "offsets" / "0").write_text("")
-    command = re.search("'onceforall (.*)'", query.detach(dry_run=True).steps[-1]).group(1)
+    command = re.search(": onceforall (.*)$", query.detach(dry_run=True).steps[-1]).group(1)
     assert main(shlex.split(command)) == 0
     assert "put back from the commit log" in capsys.readouterr().out
     assert query.detach(dry_run=True).passed == 0

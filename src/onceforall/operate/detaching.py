@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -57,7 +58,7 @@ from onceforall.operate.moving import missing_id
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Commit, Committable, Digest
 from onceforall.protocol.history import Decided
-from onceforall.protocol.judgement import judge_claim
+from onceforall.protocol.judgement import gone_sinks, judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
@@ -214,6 +215,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
     config = _run_config(
         path, query_id, checked, adopt_checkpoint=adopt_checkpoint, adopt_target=adopt_target
     )
+    _tell_gone(gone_sinks(config, log.newest_claim()), report)
     if dry_run:
         close_all(checked)
         return _foresee(path, config, bound, log, report)
@@ -316,6 +318,20 @@ def _checked(
     return checked
 
 
+def _tell_gone(gone: Mapping[str, str], report: _Report) -> None:
+    """Say which sinks of the last run are not given: nobody looks there for what is undecided."""
+    if gone:
+        shown = ", ".join(f"{name} ({kind})" for name, kind in sorted(gone.items()))
+        report.say(
+            f"The last run had sinks that were not given: {shown}. If it didn't end in an orderly "
+            "stop, what it left there undecided is still there, unless a sink that was given "
+            "writes to the same system: docs/changing.md, 'What a removed sink leaves'.",
+            f"The last run had sinks that are not given: {shown}. What it has left there undecided "
+            "would stay, unless a sink that is given writes to the same system. Give them, too, if "
+            "it didn't end in an orderly stop.",
+        )
+
+
 def _names(commit: Commit) -> set[str]:
     written = {write.rpartition("/")[0] for write in commit.digests}
     return written | {sink for sink, committables in commit.committables.items() if committables}
@@ -353,9 +369,9 @@ def _foresee_mending(
     for step in mended.steps:
         report.say(step)
     report.say(
-        "What is done then depends on these files. To be told, run 'onceforall checkpoint mend "
-        f"{path}{' --adopt-checkpoint' if adopt else ''}', which does this step alone, and then "
-        "the dry run again."
+        "What is done then depends on these files. To be told, do this step alone, and then the "
+        f"dry run again: onceforall checkpoint mend {shlex.quote(str(path))}"
+        f"{' --adopt-checkpoint' if adopt else ''}"
     )
     return Detachment(tuple(report.steps))
 
