@@ -10,7 +10,7 @@ import pytest
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
-from onceforall.sinks.kafka.task.records import Bytes
+from onceforall.sinks.kafka.task.records import Bytes, Headers
 from support.topics import delete_topic
 
 from .conftest import Query, rows
@@ -102,6 +102,17 @@ def test_the_topic_option_wins_over_the_column(write, topic, sees):
     write(one, ["a"], topic=pa.array([two]))
     sees(one, ["a"])
     sees(two, [])
+
+
+def test_of_a_slice_no_headers_are_looked_at_but_its_own():
+    """A large batch of Spark's is sent in slices: the time went with the square of its rows."""
+    column = pa.array([[{"key": f"k{n}", "value": b"v"}] * (n % 3) for n in range(99)], HEADERS)
+    few = Headers(column.slice(40, 3))
+    assert few.counts.tolist() == [1, 2, 0]
+    assert few.first.tolist() == [0, 1, 3]
+    assert len(few.names) == len(few.values.sizes) == 3
+    none = Headers(column.slice(0, 0))
+    assert len(none.names) == len(none.counts) == 0
 
 
 def test_headers_of_a_slice_are_those_of_its_rows(query, topic, until, committed, batch_of):

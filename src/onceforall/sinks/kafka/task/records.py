@@ -132,11 +132,12 @@ class Headers:
 
         count = len(column)
         bounds = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-        self.first = bounds[:-1]
+        self.first = bounds[:-1] - bounds[0]
         self.counts = np.diff(bounds)
         if column.null_count:
             self.counts = np.where(column.is_valid().to_numpy(zero_copy_only=False), self.counts, 0)
-        entries = column.values
+        # Of a slice, the entries of the whole are its values.
+        entries = column.values.slice(bounds[0], bounds[-1] - bounds[0])
         keys = entries.field(0)
         used = np.zeros(len(entries), bool)
         for start, length in (
