@@ -76,6 +76,13 @@ def test_when_the_time_is_over_a_refusal_says_most(monkeypatch, answer, error):
         client.ask_any(object, [A, B])
 
 
+def test_every_broker_is_asked_once_also_where_others_take_all_the_time(monkeypatch):
+    """Two hosts that are down, of five: once a start failed each time, for the first two that
+    bootstrap.servers names were waited for until the deadline, and nobody else was asked."""
+    client = client_of({A: ["no answer in time"], B: [7]}, 0.0, monkeypatch)
+    assert client.ask_any(object, [A, B]) == 7
+
+
 class Fenced:
     """A cluster whose only broker the controller has fenced: it tells of no broker, and of
     transactions' partitions without leaders, until ``turns`` such answers were given."""

@@ -316,11 +316,14 @@ class BrokerClient:
         """
         deadline_s = time.monotonic() + self._deadline_s
         backoff_s = FIRST_BACKOFF_S
+        # Two that don't answer take all the time: the others are asked behind the deadline then.
+        asked: set[Address] = set()
         while True:
             with self._lock:
                 known = addresses or self._askable()
             refusals = []
             for address in known:
+                asked.add(address)
                 answer = self.exchange([(address, make())], deadline_s)[0]
                 if not isinstance(answer, NoAnswer):
                     useless = _why_useless(answer)
@@ -329,7 +332,7 @@ class BrokerClient:
                     answer = NoAnswer(address, useless, sent=True)
                 if answer.refused:
                     refusals.append(answer)
-                if time.monotonic() > deadline_s:
+                if time.monotonic() > deadline_s and asked.issuperset(known):
                     break
             if len(refusals) == len(known) or (refusals and time.monotonic() > deadline_s):
                 raise self._refusal(refusals[0])
