@@ -1,6 +1,7 @@
 """Which marker of a producer decides, where compaction has taken a part of the log; and how far the
 log is read for it."""
 
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -195,6 +196,17 @@ def test_a_topic_that_no_broker_knows_is_gone():
     assert "is not there any more" in found.reason
 
 
+@pytest.mark.parametrize("answer", [0, 1])
+def test_that_a_topic_is_gone_is_not_believed_of_one_broker_while_others_are_slow(
+    monkeypatch, answer
+):
+    """It may have just started. Once that alone stopped the query, with a transaction in doubt."""
+    brokers = Brokers(LOG, told=[False, True], leaders=[LEADER])
+    missing = ClusterIdentity("c", {}, frozenset({NAME}), brokers=3)
+    monkeypatch.setattr(brokers, "identify_everywhere", lambda *_: [missing] * answer)
+    assert marker_of(brokers) == Marker(True, EPOCH, 11)
+
+
 def test_a_leader_that_was_cut_off_and_lacks_the_proof_is_not_believed():
     """Once that stopped the query, which said that retention had deleted the proof."""
     brokers = Brokers(LOG, told=[True], leaders=[OLD_LEADER, OLD_LEADER, LEADER], short=4)
@@ -205,4 +217,20 @@ def test_a_leader_that_was_cut_off_and_lacks_the_proof_is_not_believed():
 def test_a_proof_that_is_not_in_the_log_of_the_leader_that_stays_is_gone(leader):
     shortened = {"short": 4} if leader == OLD_LEADER else {"start": 11}
     found = marker_of(Brokers(LOG, told=[True], leaders=[leader], **shortened))
+    assert "is not in the log any more (retention), or is lost" in found.reason
+
+
+def test_what_the_last_turn_finds_is_the_verdict_however_long_it_takes(monkeypatch):
+    """Once the log "could not be read" where the deadline passed within a turn."""
+    marker_of(Brokers(LOG, told=[True], leaders=[LEADER]))  # the requests' modules are loaded then
+    brokers = Brokers(LOG, told=[True], leaders=[OLD_LEADER], short=4)
+    answers, brokers.deadline_s = brokers.exchange, 0.1
+
+    def ends_of_the_log_take_long(calls, deadline_s):
+        if type(calls[0][1]).__name__.startswith("ListOffsets"):
+            time.sleep(2 * brokers.deadline_s)
+        return answers(calls, deadline_s)
+
+    monkeypatch.setattr(brokers, "exchange", ends_of_the_log_take_long)
+    found = marker_of(brokers)
     assert "is not in the log any more (retention), or is lost" in found.reason

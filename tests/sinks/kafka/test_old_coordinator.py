@@ -304,7 +304,8 @@ def test_a_leader_that_is_lost_while_the_ids_of_topics_are_asked_for_again_is_no
     """For what was asked before says nothing of the moment at which they agree."""
     client = Cluster(coordinator=NEW, topic_id="old")
 
-    def comes_back(_):
+    def comes_back(waited):
+        waited.turn_s += 1
         client.memory["topic_id"], client.leaders = "new", {0: -1, 1: 2}
 
     monkeypatch.setattr(Retry, "pause", comes_back)

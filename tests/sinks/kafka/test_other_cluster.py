@@ -1,6 +1,7 @@
 """Another cluster, or another topic, where the decided one was: nothing that is found there
 proves anything."""
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import StartInfo
-from onceforall.sinks.kafka.driver import retry
+from onceforall.sinks.kafka.driver import retry, transaction_reader
 from onceforall.sinks.kafka.driver.broker_client import ClusterIdentity, agreed
 from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 from support.topics import delete_topic
@@ -336,6 +337,19 @@ def test_brokers_are_asked_until_they_agree_or_patience_is_over(rounds, found):
             reader.identify_surely(["t"])
     else:
         assert reader.identify_surely(["t"]) == found
+
+
+def test_the_only_broker_that_answers_is_believed_in_the_end_however_long_others_take(monkeypatch):
+    """Each turn takes as long as one that hangs is waited for. Once the turn behind the deadline,
+    in which the one is believed, never came where the turn before it had ended behind that."""
+    monkeypatch.setattr(transaction_reader, "QUICK_ANSWER_S", 0.02)
+
+    def everywhere(topics, timeout_s):
+        time.sleep(timeout_s)
+        return [SURE]
+
+    client = SimpleNamespace(deadline_s=0.1, answer_timeout_s=0.05, identify_everywhere=everywhere)
+    assert TransactionReader(client, None).identify_surely(["t"]) == SURE
 
 
 def test_a_batch_waits_for_no_more_than_one_broker(query, topic, monkeypatch):

@@ -17,7 +17,7 @@ class Retry:
 
     Attributes:
         what: what is tried, as the sentence that begins the error.
-        deadline_s: until when, of ``time.monotonic``.
+        deadline_s: until when turns begin that are not the last one, of ``time.monotonic``.
         turn_s: when the present turn began.
     """
 
@@ -50,8 +50,11 @@ class Retry:
         return time.monotonic() - self._begun_s
 
     def is_over(self) -> bool:
-        """Tell whether ``again`` raises now."""
-        return time.monotonic() > self.deadline_s or self._is_stopped()
+        """Tell whether ``again`` raises at the end of this turn: whether the turn began behind the
+        deadline. So whoever takes in the last turn for an answer what is none before it, knows that
+        throughout the turn, however long that takes; and there is a last turn.
+        """
+        return self.turn_s > self.deadline_s or self._is_stopped()
 
     def again(self, reason: Sequence[str]) -> None:
         """Pause before the next turn.

@@ -380,10 +380,10 @@ class TransactionReader(StateReader):
             leaders = self._leaders_of([partition[0]], look=look)
             if partition not in leaders.told:
                 gone = self._gone(partition, leaders)
-                if gone is not None:
+                if isinstance(gone, Unreadable):
                     return gone
                 look = True
-                retry.again(("the partition", "not every broker knows its topic"))
+                retry.again(("the partition", gone))
                 continue
             address, look = leaders.told[partition], True
             if address is None:
@@ -416,17 +416,20 @@ class TransactionReader(StateReader):
                 )
                 tell_s = time.monotonic() + _TELL_AFTER_S
 
-    def _gone(self, partition: Partition, leaders: _Leaders) -> Unreadable | None:
-        """Return why a partition that isn't told can't be read; None when only the broker that was
-        asked doesn't know its topic: it has just started, or wakes from before it was made.
+    def _gone(self, partition: Partition, leaders: _Leaders) -> Unreadable | str:
+        """Return why a partition that isn't told can't be read, or why that must be asked again:
+        perhaps only the broker that was asked doesn't know its topic, for it has just started, or
+        wakes from before it was made. One alone is not believed, also where others don't answer.
         """
         topic, number = partition
         if topic in leaders.hidden:
             return Unreadable(self._rights.topic(topic, "Describe"))
         if all(name != topic for name, _ in leaders.told):
-            told = self._client.identify_everywhere([topic], QUICK_ANSWER_S)
+            told = self._client.identify_everywhere([topic], self._client.answer_timeout_s)
             if any(topic not in each.missing for each in told):
-                return None
+                return "not every broker knows its topic"
+            if isinstance(found := agreed(told), str):
+                return f"a broker doesn't know its topic, which counts when others don't: {found}"
         return Unreadable(f"partition {number} of topic {topic} is not there any more")
 
     def _read(
