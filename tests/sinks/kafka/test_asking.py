@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -81,6 +81,32 @@ def test_every_broker_is_asked_once_also_where_others_take_all_the_time(monkeypa
     bootstrap.servers names were waited for until the deadline, and nobody else was asked."""
     client = client_of({A: ["no answer in time"], B: [7]}, 0.0, monkeypatch)
     assert client.ask_any(object, [A, B]) == 7
+
+
+def test_an_address_whose_host_is_down_leaves_time_for_another_one_of_the_name(broker, monkeypatch):
+    """As the name of a whole cluster has one for each broker. Once the first took all the time, and
+    the healthy one was connected to, and called silent."""
+    port = int(broker.bootstrap_servers.rpartition(":")[2])
+    look_up = socket.getaddrinfo
+    with socket.socket() as full, ExitStack() as held:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with suppress(BlockingIOError):
+                waiting.connect(full.getsockname())
+        addresses = [full.getsockname(), ("127.0.0.1", port)]
+
+        def looked_up(host, *more, **named):
+            if host != "cluster.example":
+                return look_up(host, *more, **named)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in addresses]
+
+        monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+        client = BrokerClient(f"cluster.example:{port}", deadline_s=3.0)
+        assert client.metadata().brokers
+        client.close()
 
 
 class Fenced:

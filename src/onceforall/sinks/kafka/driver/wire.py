@@ -115,9 +115,7 @@ class _Connection:
         self._good_until_s = float("inf")
         self.has_answered = False
         try:
-            self._socket: socket.socket = socket.create_connection(
-                address, timeout=max(0.01, min(_CONNECT_TIMEOUT_S, deadline_s - time.monotonic()))
-            )
+            self._socket: socket.socket = _connected(address, deadline_s)
         # What no address can be, a host or a port, is told by errors of other kinds; brokers
         # advertise what stands in their configuration.
         except (OSError, ValueError, OverflowError) as error:
@@ -234,6 +232,26 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _connected(address: Address, deadline_s: float) -> socket.socket:
+    """Connect to the first address of a host that takes the connection. Each may take its share of
+    the time: an address whose host is down must not leave nothing to a healthy one.
+    """
+    left = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    while True:
+        share_s = (deadline_s - time.monotonic()) / len(left)
+        family, kind, protocol, _, where = left.pop(0)
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(max(0.01, min(_CONNECT_TIMEOUT_S, share_s)))
+            connection.connect(where)
+        except BaseException as error:
+            connection.close()
+            if not left or not isinstance(error, OSError):
+                raise
+        else:
+            return connection
 
 
 def _import_protocol() -> None:
