@@ -8,6 +8,8 @@ import re
 import socket
 import subprocess
 import sys
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,27 @@ def test_what_an_executor_sees_is_what_there_is():
     assert versions["no-such-package"] is None
     assert versions["pyspark"]
     assert list(unreachable) == [f"127.0.0.1:{closed}"]
+
+
+def test_servers_that_answer_nothing_are_waited_for_beside_one_another():
+    """Behind a firewall that drops what it forbids. Once each took its time after the other, and of
+    an executor that could reach none of a dozen it was said that other jobs keep it busy."""
+    with ExitStack() as held:
+        servers = []
+        for _ in range(4):
+            full = held.enter_context(socket.socket())
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(4):
+                waiting = held.enter_context(socket.socket())
+                waiting.setblocking(False)
+                with suppress(BlockingIOError):
+                    waiting.connect(full.getsockname())
+            servers.append(f"127.0.0.1:{full.getsockname()[1]}")
+        began = time.monotonic()
+        ((_, answer),) = cluster._look([], servers, 1.5, ())
+        assert time.monotonic() - began < 4
+    assert list(answer[4]) == servers
 
 
 def test_an_extra_that_no_task_needs_is_refused():

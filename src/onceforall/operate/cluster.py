@@ -130,11 +130,12 @@ def check_cluster(
     if options:
         looked_for += [each for each in _brokers(options) if each not in looked_for]
     packages = (*_ALWAYS, *(package for extra in named for package in EXTRAS[extra]))
-    look = partial(by_value(_look), packages, looked_for, _CONNECT_WITHIN_S)
+    connects_s = min(_CONNECT_WITHIN_S, seconds / 2)
+    look = partial(by_value(_look), packages, looked_for, connects_s)
     began = time.time()
     answers, there = ask_each(spark.sparkContext, look, seconds)
     ended = time.time()
-    ((_, mine),) = _look(packages, looked_for, _CONNECT_WITHIN_S, ())
+    ((_, mine),) = _look(packages, looked_for, connects_s, ())
     driver = _place(mine, 0.0, float("inf"))
     executors = sorted(
         (_place(answer, began, ended) for answer in answers), key=lambda place: place.host
@@ -274,6 +275,7 @@ def _look(
     import socket
     import sys
     import time
+    from concurrent.futures import ThreadPoolExecutor
 
     versions: dict[str, str | None] = {}
     for name in packages:
@@ -281,13 +283,19 @@ def _look(
             versions[name] = importlib.metadata.version(name)
         except Exception:  # noqa: BLE001, PERF203  a package that is damaged may raise anything
             versions[name] = None
-    unreachable = {}
-    for server in servers:
+
+    def reach(server: str) -> str | None:
         host, _, port = server.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=within_s).close()
         except (OSError, ValueError) as error:
-            unreachable[server] = f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    # Beside one another: behind a firewall that answers nothing, each takes all of its time.
+    with ThreadPoolExecutor(max(1, len(servers))) as threads:
+        reasons = list(threads.map(reach, servers))
+    unreachable = {server: why for server, why in zip(servers, reasons) if why is not None}  # noqa: B905  of one length
     yield (
         os.environ.get("SPARK_LOCAL_DIRS", ""),
         (
