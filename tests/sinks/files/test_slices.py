@@ -157,6 +157,9 @@ def without_nulls(value):
     return (value[0], without_nulls(value[1])) if isinstance(value, tuple) else value
 
 
+ENTRIES = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.int64())])
+
+
 @pytest.mark.parametrize("kind", ["lists", "maps"])
 def test_of_a_slice_nothing_is_encoded_but_what_is_in_it(monkeypatch, kind):
     """A large batch of Spark's is encoded in slices: the time went with the square of its rows."""
@@ -168,3 +171,13 @@ def test_of_a_slice_nothing_is_encoded_but_what_is_in_it(monkeypatch, kind):
     lines = json_lines.encoded(rows, ignore_null_fields=True).splitlines()
     assert len(encoded) == 6
     assert lines[0] == (b'{"v":[40,40]}' if kind == "lists" else b'{"v":{"k40":40}}')
+
+
+@pytest.mark.parametrize("type_", [pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())], ids=str)
+def test_no_rows_need_no_offsets(type_):
+    """Arrow lets a column without rows have none, and what stands there is another's memory."""
+    none = pa.py_buffer(b"")
+    inner = pa.array([], type_.value_type if pa.types.is_list(type_) else ENTRIES)
+    column = type(pa.array([], type_)).from_buffers(type_, 0, [None, none], children=[inner])
+    rows = pa.RecordBatch.from_arrays([column], ["v"])
+    assert json_lines.encoded(rows, ignore_null_fields=True) == b""

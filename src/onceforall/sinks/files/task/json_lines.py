@@ -137,13 +137,15 @@ def _of_these(column: pa.Array, inner: pa.Array) -> pa.Array:
     """Return what is within the lists of a column, which may be a slice: ``inner`` has all of the
     whole.
     """
+    if not len(column):  # Arrow lets such a one have no offsets at all.
+        return inner.slice(0, 0)
     first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
     return inner.slice(first, end - first)
 
 
 def _nested(column: pa.Array, one: Callable[[int, int], str]) -> _Fragments:
     offsets = column.offsets.to_pylist()
-    first = offsets[0]
+    first = offsets[0] if len(column) else 0
     valid = column.is_valid().to_pylist()
     return [
         one(offsets[i] - first, offsets[i + 1] - first) if valid[i] else None

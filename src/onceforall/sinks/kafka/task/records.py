@@ -132,6 +132,8 @@ class Headers:
 
         count = len(column)
         bounds = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        if not count:  # Arrow lets such a one have no offsets at all.
+            bounds = np.zeros(1, np.int64)
         self.first = bounds[:-1] - bounds[0]
         self.counts = np.diff(bounds)
         if column.null_count:
