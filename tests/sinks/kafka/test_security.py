@@ -37,10 +37,13 @@ from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.access import sasl, security
 from onceforall.sinks.kafka.access.secure_connections import Access, tls_context
 from onceforall.sinks.kafka.access.security import AccessError, Withheld
+from onceforall.sinks.kafka.driver.broker_client import BrokerClient
 from onceforall.sinks.kafka.driver.wire import _Connection, _ConnectionLostError
 from onceforall.sinks.kafka.task import producers
 from onceforall.task.secret_values import Handover
 from sinks.kafka.conftest import rows
+from support.kafka_frames import Api
+from support.network_proxy import KafkaProxy
 from support.reading import released
 from support.secured_broker import PASSWORD, SCRAM, Secured
 from support.topics import delete_topic
@@ -328,6 +331,28 @@ def test_a_broker_without_users_has_no_secure_listeners():
 
 
 # --- a real broker --------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_function_for_a_secret_is_none_that_the_broker_took(broker):
+    """Somebody's vault may take longer than an answer of a broker may."""
+
+    class Slow(Access):
+        calls = 0
+
+        def called(self):
+            self.calls += 1
+            time.sleep(1.0)
+            return super().called()
+
+    access = Slow({})
+    with KafkaProxy(broker.port) as proxy:
+        proxy.delay(Api.API_VERSIONS, 0.3)
+        client = BrokerClient(proxy.address, access=access, deadline_s=0.8, answer_timeout_s=0.8)
+        try:
+            assert client.metadata().brokers
+        finally:
+            client.close()
+    assert access.calls == 1
 
 
 @pytest.fixture(scope="module")

@@ -65,12 +65,27 @@ class Access:
         """Whether connections authenticate by SASL."""
         return "sasl" in protocol_of(self._options)
 
-    def secured(self, connection: socket.socket, host: str) -> tuple[socket.socket, float | None]:
+    def called(self) -> Mapping[str, Any]:
+        """Return the options for one connection, having called the functions that give secrets,
+        however long they take.
+
+        Raises:
+            AccessError: one failed.
+        """
+        options = resolved(self._options, self._secrets)
+        if self.uses_sasl and mechanism_of(options) == "OAUTHBEARER":
+            options[TOKEN_OPTION].fetch(options.get("sasl.oauthbearer.config"))
+        return options
+
+    def secured(
+        self, connection: socket.socket, host: str, options: Mapping[str, Any]
+    ) -> tuple[socket.socket, float | None]:
         """Encrypt and authenticate a new connection.
 
         Args:
             connection: just connected, with its timeout set.
             host: the broker's name, which its certificate must bear.
+            options: of ``called``.
 
         Returns:
             The connection to use, and for how many seconds the broker will accept it (None: for
@@ -81,7 +96,6 @@ class Access:
                 mended.
             OSError: the connection was lost.
         """
-        options = resolved(self._options, self._secrets)
         if self.uses_tls:
             connection = self._encrypted(connection, host, options)
         if not self.uses_sasl:

@@ -101,7 +101,14 @@ class _ConnectionLostError(Exception):
 
 
 class _Connection:
-    """One connection; it is closed at the first thing that goes wrong."""
+    """One connection; it is closed at the first thing that goes wrong.
+
+    Attributes:
+        address: of the broker.
+        called_s: for how long functions of the user were called for its secrets, which is no time
+            that the broker took.
+        has_answered: anything came.
+    """
 
     def __init__(self, address: Address, deadline_s: float, access: Access) -> None:
         from kafka.protocol.broker_version_data import BrokerVersionData
@@ -114,6 +121,7 @@ class _Connection:
         self._answers: list[Any] = []
         self._good_until_s = float("inf")
         self.has_answered = False
+        self.called_s = 0.0
         try:
             self._socket: socket.socket = _connected(address, deadline_s)
         # What no address can be, a host or a port, is told by errors of other kinds; brokers
@@ -125,7 +133,7 @@ class _Connection:
             self._versions: Any = None
             self._secure(access, deadline_s)
             self.send([ApiVersionsRequest(version=0)])
-            keys = self.receive(deadline_s)[0].api_keys
+            keys = self.receive(deadline_s + self.called_s)[0].api_keys
             self._versions = BrokerVersionData(
                 api_versions={key.api_key: (key.min_version, key.max_version) for key in keys}
             )
@@ -138,7 +146,9 @@ class _Connection:
         started_s = time.monotonic()
         self._socket.settimeout(max(0.01, deadline_s - started_s))
         try:
-            self._socket, lifetime_s = access.secured(self._socket, self.address[0])
+            options = access.called()
+            self.called_s = time.monotonic() - started_s
+            self._socket, lifetime_s = access.secured(self._socket, self.address[0], options)
         except AccessError as error:
             raise _ConnectionLostError(str(error), refused=True) from error
         except ssl.SSLError as error:
@@ -300,7 +310,8 @@ class Wire:
         Args:
             calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it
                 matters).
-            deadline_s: of ``time.monotonic``.
+            deadline_s: until when, of ``time.monotonic``; functions of the user that are called
+                for secrets have their own time.
             steps: what is called in between.
 
         Returns:
@@ -324,6 +335,8 @@ class Wire:
                         address, [calls[i][1] for i in share], share, results, deadline_s
                     )
                     if connection is not None:
+                        deadline_s += connection.called_s
+                        connection.called_s = 0.0
                         sent.append((connection, share))
         finally:
             for connection, share in sent:
