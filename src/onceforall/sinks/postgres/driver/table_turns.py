@@ -89,7 +89,8 @@ class Turn:
                 continue
             if time.monotonic() > deadline:
                 _log.warning(
-                    "%s is being written by another query in mode='prepared' (connection %s), for "
+                    "%s is being written by another query in mode='prepared', or the server has "
+                    "not ended the session of an earlier run of this one (connection %s), for "
                     "longer than lock_timeout_s=%s. This batch goes on without "
                     "waiting for its end; rows that meet will wait for each other.",
                     self._shown, ", ".join(holders) or "unknown", self._lock_timeout_s,
