@@ -165,13 +165,14 @@ class Restarted:
         monkeypatch.setattr(coordinator_client, "_SETTLING_S", 0.001)
         monkeypatch.setattr(coordinator_client, "LAST_BACKOFF_S", 0.001)
         self.client = CoordinatorClient("a:1", deadline_s=0.1)
-        self.epoch, self.is_up, self.has_read = 1, True, True
+        self.epoch, self.is_up, self.has_read, self.takes_s = 1, True, True, 0.0
         monkeypatch.setattr(self.client, "exchange", self.exchange)
 
     def restart(self):
         self.epoch, self.has_read = self.epoch + 1, False
 
     def exchange(self, calls, deadline_s, steps=None):
+        time.sleep(self.takes_s)
         return [self.answer(address, request) for address, request in calls]
 
     def answer(self, address, request):
@@ -203,6 +204,17 @@ def test_a_coordinator_that_was_restarted_between_two_calls_hides_no_open_transa
     else:
         assert cluster.client.open_transactions() == ["open"]
     cluster.restart()
+    assert cluster.client.open_transactions() == ["open"]
+
+
+def test_behind_a_failure_slow_brokers_are_asked_twice_also_where_once_takes_all_the_time(
+    monkeypatch,
+):
+    cluster = Restarted(monkeypatch)
+    cluster.is_up = False
+    with pytest.raises(SinkUnavailableError):
+        cluster.client.open_transactions()
+    cluster.is_up, cluster.takes_s = True, 0.06
     assert cluster.client.open_transactions() == ["open"]
 
 
@@ -372,7 +384,7 @@ def test_a_request_whose_connection_broke_while_it_was_sent_may_have_arrived(mon
     """Its id isn't used again, for it may take effect late."""
 
     class Breaking:
-        closed = 0
+        closed, called_s = 0, 0.0
 
         def send(self, requests):
             raise wire._ConnectionLostError("reset")
@@ -467,7 +479,7 @@ def test_a_load_balancer_whose_broker_is_away_refuses_nothing(protocol, when):
 def test_a_connection_that_is_in_use_while_all_are_closed_is_closed_when_it_comes_back(monkeypatch):
     class Answering:
         def __init__(self, address, *_):
-            self.address, self.closed = address, 0
+            self.address, self.closed, self.called_s = address, 0, 0.0
 
         def send(self, requests):
             pass

@@ -204,6 +204,9 @@ class CoordinatorClient(BrokerClient):
         settled_with: dict[int, tuple[Address | None, int]] | None = None
         was_amiss = self._was_amiss
         while True:
+            # Where answers take their time, the first turn may end behind the deadline, and two
+            # that say the same are needed behind a failure.
+            is_last = time.monotonic() > deadline_s
             self.metadata(_TRANSACTION_TOPIC)
             before, reason = self._transaction_leaders(deadline_s)
             answers: dict[Address, Any] = {}
@@ -234,7 +237,7 @@ class CoordinatorClient(BrokerClient):
                 )
             else:
                 settled_with, was_amiss = None, True
-            if time.monotonic() > deadline_s:
+            if is_last:
                 raise SinkUnavailableError(
                     f"Open Kafka transactions could not be listed: {reason}."
                 )
