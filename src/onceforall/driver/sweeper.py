@@ -227,7 +227,7 @@ class Sweeper:
                 logger.warning(
                     "sweeping sink %s has not ended in %.0f s, and is no longer waited for",
                     name,
-                    within_s,
+                    max(0.0, within_s),
                 )
 
     def _in_turn(

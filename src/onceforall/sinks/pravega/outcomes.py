@@ -158,7 +158,7 @@ class Transactions:
 
     def _until(self, committable: Committable, ask: Callable[[], None], ends: set[State]) -> State:
         """Ask for what is to be done as long as the transaction is open, until it is at an end."""
-        deadline, pause = time.monotonic() + _PATIENCE_S, _FIRST_PAUSE_S
+        begun, pause = time.monotonic(), _FIRST_PAUSE_S
         try:
             while True:
                 state = self._controller.state(self._stream, _id(committable))
@@ -166,9 +166,11 @@ class Transactions:
                     return state
                 if state is State.OPEN:
                     ask()
-                if self._is_stopping() or time.monotonic() > deadline:
+                waited_s = time.monotonic() - begun
+                if self._is_stopping() or waited_s > _PATIENCE_S:
                     raise self._unavailable(
-                        f"transaction {committable['txn']} is {state.name} for {_PATIENCE_S:.0f} s"
+                        f"transaction {committable['txn']} is still {state.name} after "
+                        f"{waited_s:.0f} s"
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
