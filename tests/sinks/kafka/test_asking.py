@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +33,9 @@ from onceforall.sinks.kafka.task.client import Client
 from onceforall.sinks.kafka.task.live import DeliveryFailure, Watch
 from onceforall.sinks.kafka.task.partitioning import Partitions
 from onceforall.sinks.kafka.task.writer import KafkaTransaction
+from support.kafka_frames import Api
+from support.network_proxy import KafkaProxy
+from support.silent_address import silent_address
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 
@@ -86,17 +89,12 @@ def test_every_broker_is_asked_once_also_where_others_take_all_the_time(monkeypa
 def test_an_address_whose_host_is_down_leaves_time_for_another_one_of_the_name(broker, monkeypatch):
     """As the name of a whole cluster has one for each broker. Once the first took all the time, and
     the healthy one was connected to, and called silent."""
-    port = int(broker.bootstrap_servers.rpartition(":")[2])
     look_up = socket.getaddrinfo
-    with socket.socket() as full, ExitStack() as held:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):
-            waiting = held.enter_context(socket.socket())
-            waiting.setblocking(False)
-            with suppress(BlockingIOError):
-                waiting.connect(full.getsockname())
-        addresses = [full.getsockname(), ("127.0.0.1", port)]
+    with silent_address() as silent, KafkaProxy(broker.port) as proxy:
+        # As a healthy one that is not on the same machine: it takes a moment.
+        proxy.delay(Api.API_VERSIONS, 0.1, count=99)
+        host, _, port = proxy.address.rpartition(":")
+        addresses = [silent, (host, int(port))]
 
         def looked_up(host, *more, **named):
             if host != "cluster.example":
@@ -417,7 +415,9 @@ def test_a_broker_that_is_asked_at_the_deadline_has_a_moment_to_answer(
     monkeypatch.setattr(client._wire, "exchange", exchange)
     begun_s = time.monotonic()
     assert client.exchange([(A, object())], begun_s + left_s) == ["answer"]
-    assert until == [pytest.approx(begun_s + waited_s, abs=0.1)]
+    ended_s = time.monotonic()
+    # Of a deadline that is kept, it is what was given; else it counts from the call.
+    assert begun_s + waited_s <= until[0] <= (begun_s if waited_s == left_s else ended_s) + waited_s
 
 
 def test_a_request_that_found_no_connection_was_not_sent(monkeypatch):
