@@ -107,6 +107,37 @@ def test_an_address_whose_host_is_down_leaves_time_for_another_one_of_the_name(b
         client.close()
 
 
+def test_an_address_of_a_kind_that_the_machine_lacks_leaves_the_others_of_its_name(
+    broker, monkeypatch
+):
+    """As where IPv6 is off in the kernel, and a name has such an address first."""
+    where = ("127.0.0.1", broker.port)
+    make, look_up = socket.socket, socket.getaddrinfo
+    lacking = []
+
+    class Lacking(make):
+        def __init__(self, family=-1, *more, **named):
+            if family == socket.AF_INET6:
+                lacking.append(family)
+                raise OSError(97, "Address family not supported by protocol")
+            super().__init__(family, *more, **named)
+
+    def looked_up(host, *more, **named):
+        if host != "cluster.example":
+            return look_up(host, *more, **named)
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", broker.port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", where),
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    monkeypatch.setattr(socket, "socket", Lacking)
+    client = BrokerClient(f"cluster.example:{broker.port}", deadline_s=3.0)
+    assert client.metadata().brokers
+    client.close()
+    assert lacking
+
+
 class Fenced:
     """A cluster whose only broker the controller has fenced: it tells of no broker, and of
     transactions' partitions without leaders, until ``turns`` such answers were given."""

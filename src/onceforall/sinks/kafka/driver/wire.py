@@ -20,6 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from select import select
@@ -252,16 +253,17 @@ def _connected(address: Address, deadline_s: float) -> socket.socket:
     while True:
         share_s = (deadline_s - time.monotonic()) / len(left)
         family, kind, protocol, _, where = left.pop(0)
-        connection = socket.socket(family, kind, protocol)
-        try:
-            connection.settimeout(max(0.01, min(_CONNECT_TIMEOUT_S, share_s)))
-            connection.connect(where)
-        except BaseException as error:
-            connection.close()
-            if not left or not isinstance(error, OSError):
-                raise
-        else:
-            return connection
+        with ExitStack() as opened:
+            try:
+                connection = opened.enter_context(socket.socket(family, kind, protocol))
+                connection.settimeout(max(0.01, min(_CONNECT_TIMEOUT_S, share_s)))
+                connection.connect(where)
+            except OSError:
+                if not left:
+                    raise
+            else:
+                opened.pop_all()
+                return connection
 
 
 def _import_protocol() -> None:
