@@ -126,6 +126,26 @@ def test_a_late_writers_manifest_of_a_merged_batch_is_no_finding(tmp_path, monke
     assert rows(tmp_path) == list(range(8))
 
 
+def test_what_a_running_query_merges_and_deletes_during_the_check_is_no_finding(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
+    write(tmp_path, range(2))
+    list_names, deleted = Manifests.listing, []
+
+    def behind_the_first_listing(manifests):
+        listing = list_names(manifests)
+        if not deleted:
+            deleted.append(0)
+            write(tmp_path, range(2, 9))
+            deleted[:] = listing.loose - list_names(manifests).loose
+        return listing
+
+    monkeypatch.setattr(Manifests, "listing", behind_the_first_listing)
+    assert check_files(tmp_path) == []
+    assert deleted == [0, 1], "nothing was merged and deleted; the test proves nothing"
+
+
 @pytest.mark.parametrize("point", ["file.mend.written", "file.mend.kept", "file.mend.replaced"])
 def test_a_crash_at_any_step_is_gone_on_from(skipping, armed, point):
     armed(f"{point}=raise")

@@ -55,6 +55,10 @@ _RESTORE = (
     "That can't be mended: restore the manifest from a backup or a snapshot of the file system."
 )
 
+_LOOKS = 5
+"""What is wrong beside a running query is looked at again so often at the most, until two looks
+agree."""
+
 
 def _stray(name: str, batch: int) -> str:
     return (
@@ -127,7 +131,7 @@ def check_files(
         except OSError as error:
             found.append(_unreadable(root / MANIFESTS / query, error))
             continue
-        found += [finding for each in sinks for finding in _findings(each)]
+        found += [finding for each in sinks for finding in _settled(each)]
     return found
 
 
@@ -215,6 +219,19 @@ def _write_id(source: Source, folder: str) -> None:
             f"The folder {source.root} has the id {found}, and not {folder}. If that was made anew "
             f"in this folder, move {path} away, and repeat."
         )
+
+
+def _settled(manifests: Manifests) -> list[Finding]:
+    """Return what is found in a chain whenever it is looked at: a running query may have merged and
+    deleted what a look had listed.
+    """
+    before: list[Finding] | None = None
+    found = list(_findings(manifests))
+    for _ in range(_LOOKS):
+        if not found or found == before:
+            break
+        before, found = found, list(_findings(manifests))
+    return found
 
 
 def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912  one walk, and what may be found on it
