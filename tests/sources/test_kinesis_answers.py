@@ -338,3 +338,42 @@ def test_the_largest_hash_key_is_one():
     rows = {"data": [b"x", b"y"], "partitionKey": ["k", "k"]}
     rows["explicitHashKey"] = [str(2**128 - 1), "0"]
     writing.write(pa.RecordBatch.from_pydict(rows))
+
+
+@pytest.mark.parametrize("which", range(3), ids=["source", "sink", "check"])
+def test_credentials_that_are_over_are_asked_for_again(answering, monkeypatch, tmp_path, which):
+    """A file of credentials that somebody writes again each hour, under a process that lives on."""
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setattr(aws, "_made", {})
+    url, answers = answering
+
+    def write(key):
+        file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=b\n")
+
+    write("old")
+    ask = ends(url)[which]
+    ask()
+    write("new")
+    refusal = json.dumps({"__type": "ExpiredTokenException"})
+    answers[:] = [(400, refusal)]
+    ask()
+    assert [one._request_signer._credentials.access_key for one in aws._made.values()] == ["new"]
+    answers[:] = [(400, refusal)] * 3
+    with pytest.raises(Exception, match="ExpiredTokenException .* Renew the credentials"):
+        ask()
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("which", range(3), ids=["source", "sink", "check"])
+def test_keys_that_are_wrong_are_asked_for_again_by_the_next_request(answering, monkeypatch, which):
+    monkeypatch.setattr(aws, "_made", {})
+    url, answers = answering
+    ask = ends(url)[which]
+    answers[:] = [(400, json.dumps({"__type": "UnrecognizedClientException"}))] * 2
+    with pytest.raises(Exception, match="UnrecognizedClientException .* Give the right"):
+        ask()
+    assert len(answers) == 1
+    assert aws._made == {}

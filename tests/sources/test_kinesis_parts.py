@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from onceforall.common.aws import Access, make_client
 from onceforall.errors import MissingExtraError, OptionError, SourceError
 from onceforall.sources.kinesis import aggregates
 from onceforall.sources.kinesis.aggregates import unpacked
+from onceforall.sources.kinesis.client import Shards
 from onceforall.sources.kinesis.lineage import Shard, orphans
 from onceforall.sources.kinesis.options import parse
 from onceforall.sources.kinesis.positions import Position
@@ -163,11 +165,32 @@ def test_a_stream_of_another_account_is_read_by_its_arn(kinesis_server):
         ("nowhere:session", "can't be imported here"),
         ("onceforall.embedded.kinesis:nothing", "can't be imported here"),
         ("os:getcwd", "returned a str"),
+        ("os:sep", "is a str"),
     ],
 )
 def test_a_function_for_credentials_that_cannot_be_used_is_named(function, words):
     with pytest.raises(OptionError, match=words):
         make_client(Access(region="us-east-1", credentials_function=function))
+
+
+def test_what_fails_within_a_function_for_credentials_is_no_import():
+    with pytest.raises(AttributeError, match="thing"):
+        make_client(Access(region="us-east-1", credentials_function=f"{__name__}:broken"))
+
+
+def broken():
+    return None.thing
+
+
+def test_a_role_without_credentials_to_assume_it_with_is_told(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    role = Access(region="us-east-1", role_arn="arn:aws:iam::123456789012:role/reader")
+    with pytest.raises(OptionError, match="NoCredentialsError. Give credentials to each Python"):
+        Shards(role).describe("s")
 
 
 def test_no_secret_is_in_a_pickle_or_an_offset(stream):

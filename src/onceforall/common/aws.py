@@ -9,7 +9,9 @@ import random
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,6 +59,9 @@ _ENDPOINT = re.compile(r"https?://[\w.:\[\]-]+(/[\w.~-]+)*/?")
 _HOST = re.compile(r"(?=.{1,255}\Z)(?!-)[a-z\d-]{1,63}(?<!-)(\.(?!-)[a-z\d-]{1,63}(?<!-))*\.?")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
+_OVER = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+)
 _WRONG_KEYS = "Give the right credentials, and see that this machine's clock is right."
 _OLD_KEYS = "Renew the credentials, and see that this machine's clock is right."
 _REMEDIES = {
@@ -74,10 +79,7 @@ _REMEDIES = {
         ),
         _WRONG_KEYS,
     ),
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
-        _OLD_KEYS,
-    ),
+    **dict.fromkeys(_OVER, _OLD_KEYS),
     "NoCredentialsError": "Give credentials to each Python of the query.",
     "NoRegionError": "Give a region.",
     "PartialCredentialsError": "Give the whole of the credentials, key and secret.",
@@ -302,17 +304,19 @@ def _session(boto3: Any, access: Access) -> Any:
         return boto3.Session(profile_name=access.profile, region_name=access.region)
     module, _, name = access.credentials_function.partition(":")
     try:
-        made = getattr(importlib.import_module(module), name)()
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise OptionError(
             f"credentialsFunction names {access.credentials_function}, which can't be imported "
             f"here: {error}. Give a function that the Pythons of the driver and of the executors "
             "can import."
         ) from error
+    made = function() if callable(function) else function
     if not isinstance(made, boto3.Session):
+        what = "returned" if callable(function) else "is"
         raise OptionError(
-            f"credentialsFunction names {access.credentials_function}, which returned a "
-            f"{type(made).__name__}. Let it return a boto3.Session."
+            f"credentialsFunction names {access.credentials_function}, which {what} a "
+            f"{type(made).__name__}. Name a function that returns a boto3.Session."
         )
     return made
 
@@ -321,7 +325,12 @@ def _assumed(session: Any, access: Access) -> Any:
     """Return a session in an assumed role, which is renewed by itself."""
     import boto3
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+    from botocore.exceptions import NoCredentialsError
     from botocore.session import get_session
+
+    own = session.get_credentials()
+    if own is None:
+        raise NoCredentialsError
 
     extra = {"RoleSessionName": access.role_session_name}
     if access.role_external_id is not None:
@@ -334,7 +343,7 @@ def _assumed(session: Any, access: Access) -> Any:
 
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=create,
-        source_credentials=session.get_credentials(),
+        source_credentials=own,
         role_arn=access.role_arn,
         extra_args=extra,
     )
@@ -348,6 +357,34 @@ def _assumed(session: Any, access: Access) -> Any:
 def _keys(more: dict[str, Any]) -> dict[str, Any]:
     wanted = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
     return {name: value for name, value in more.items() if name in wanted}
+
+
+class RenewedClient:
+    """Sends requests by this process's client, whose operations it has; and once more by another
+    one where the credentials are over: who gives them may have others by now, as a file that was
+    written again. boto3 itself asks again only those who have said for how long theirs are good.
+    """
+
+    def __init__(self, access: Access) -> None:
+        """Nothing is asked yet."""
+        self._access = access
+
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        return partial(self._sent, operation)
+
+    def _sent(self, operation: str, **given: Any) -> Any:
+        client = shared_client(self._access)
+        try:
+            return getattr(client, operation)(**given)
+        except request_errors() as error:
+            if _REMEDIES.get(code_of(error)) not in {_OLD_KEYS, _WRONG_KEYS}:
+                raise
+            with _making:
+                if _made.get(self._access) is client:
+                    del _made[self._access]
+            if code_of(error) not in _OVER:
+                raise
+        return getattr(shared_client(self._access), operation)(**given)
 
 
 _made: dict[Access, Any] = {}

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from onceforall.common import arguments
 from onceforall.common.aws import (
     Access,
+    RenewedClient,
     checked_endpoint,
     checked_function,
     code_of,
@@ -144,14 +145,14 @@ class KinesisSink(TwoPhaseCommitSink):
             AttemptFailedError: credentials can't be fetched.
         """
         try:
-            client = shared_client(self._access, retry_s=self._retry_s)
+            shared_client(self._access, retry_s=self._retry_s)
         except request_errors() as error:
             raise AttemptFailedError(
                 f"boto3 can't get credentials for PutRecords to {self._stream}: {told(error)}. "
                 f"{remedy(error, 'Check the credentials where the task runs.')}"
             ) from None
         return KinesisWriting(
-            client,
+            RenewedClient(self._access),
             self._stream,
             ordered=self._ordered,
             max_record_bytes=self._max_record_bytes,
@@ -208,7 +209,7 @@ class KinesisSink(TwoPhaseCommitSink):
         """Return what Kinesis says of the stream; None: there is none."""
         where = {"StreamARN" if self._stream.startswith("arn:") else "StreamName": self._stream}
         try:
-            answer = shared_client(self._access).describe_stream_summary(**where)
+            answer = RenewedClient(self._access).describe_stream_summary(**where)
         except request_errors() as error:
             # Without its cause, whose message may hold a secret.
             if code_of(error) == "ResourceNotFoundException":

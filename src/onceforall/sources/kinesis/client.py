@@ -17,12 +17,12 @@ from typing import Any
 
 from onceforall.common.aws import (
     Access,
+    RenewedClient,
     code_of,
     is_said,
     may_succeed,
     remedy,
     request_errors,
-    shared_client,
     told,
 )
 from onceforall.errors import (
@@ -169,7 +169,7 @@ class Shards:
         answer: dict[str, Any] = patiently(
             what,
             self._access.retry_s,
-            lambda: getattr(shared_client(self._access), operation)(**given),
+            lambda: getattr(RenewedClient(self._access), operation)(**given),
         )
         return answer
 
