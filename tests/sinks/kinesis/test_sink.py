@@ -277,6 +277,13 @@ class TestInSpark:
         with pytest.raises(SchemaError, match=words):
             ofa.KinesisSink("s").columns(rows.schema)
 
+    def test_fields_that_differ_in_case_alone_are_both_written(self, spark):
+        rows = spark.range(1).selectExpr(
+            "'k' AS partitionKey", "'r' AS record_id", "named_struct('a', 'x', 'A', 'y') AS v"
+        )
+        (row,) = rows.select(*ofa.KinesisSink("s").columns(rows.schema)).collect()
+        assert json.loads(bytes(row.data)) == {"record_id": "r", "v": {"a": "x", "A": "y"}}
+
     def test_numbers_as_keys_of_a_map_become_texts(self, spark):
         rows = spark.range(1).selectExpr(
             "'k' AS partitionKey", "'r' AS record_id", "map(7, 1) AS v"
@@ -298,6 +305,31 @@ class TestInSpark:
         assert row.data is None
         with pytest.raises(RefusedRecordError, match="a record id that isn't null"):
             written(sink, [(row.partitionKey, row.data)])
+
+    BROKEN = "cast(X'61ff' AS STRING)"
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *("{}", "array(null, {})", "map({}, 1)", "map(1, {})", "named_struct('a b', {})"),
+            "array(map('k', array(named_struct('a', array({})))))",
+        ],
+        ids=range(6),
+    )
+    @pytest.mark.parametrize("record_id", ["record_id", None])
+    def test_a_row_with_a_text_that_is_none_is_refused(self, spark, stream, value, record_id):
+        """JSON has no such text: Spark writes another one, and of two record ids one."""
+        rows = spark.range(3).selectExpr(
+            *("concat('k', id) AS partitionKey", "'r' AS record_id"),
+            f"if(id = 1, {value.format(self.BROKEN)}, {value.format(repr('b'))}) AS v",
+            "cast(null as array<string>) AS n",
+        )
+        rows = rows.selectExpr("*", "if(partitionKey = 'k2', null, v) AS w")
+        sink = stream.sink(record_id=record_id)
+        found = rows.select(*sink.columns(rows.schema)).collect()
+        assert [row.data is None for row in found] == [False, True, False]
+        with pytest.raises(RefusedRecordError, match=r"'k1' .* UTF-8 \(make_valid_utf8\)"):
+            written(sink, [(row.partitionKey, row.data) for row in found])
 
     def test_beside_a_column_with_the_data_others_are_ignored_as_kafka_does(self, frame):
         rows = frame.selectExpr("user AS partitionKey", "user AS data", "n")

@@ -13,6 +13,8 @@ Upper and lower case are the same (``common.column_names``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from onceforall.common.column_names import spelled
@@ -113,8 +115,8 @@ def kinesis_columns(schema: StructType, record_id: str | None) -> list[Column]:
 
 
 def _json_of(names: Sequence[str], types: Mapping[str, DataType], record_id: str | None) -> Column:
-    """Return some columns as one JSON object; null where the record id is null: a task refuses a
-    record without data, and names the row.
+    """Return some columns as one JSON object; null where the record id is null or a text is none:
+    a task refuses a record without data, and names the row.
     """
     from pyspark.sql import functions as f
 
@@ -123,7 +125,42 @@ def _json_of(names: Sequence[str], types: Mapping[str, DataType], record_id: str
     for name in names:
         _check_json(name, types[name])
     json = f.to_json(f.struct(*map(_column, names)), _JSON).cast("binary")
-    return json if record_id is None else f.when(_column(record_id).isNotNull(), json)
+    right = [one for name in names if (one := _are_texts(_column(name), types[name])) is not None]
+    if record_id is not None:
+        right.append(_column(record_id).isNotNull())
+    return json if not right else f.when(reduce(and_, right), json)
+
+
+def _are_texts(column: Column, found: DataType) -> Column | None:
+    """Return whether all texts of a column are UTF-8, which JSON is: of others Spark writes other
+    texts, and of two record ids the same one. None: it has no texts.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    parts: list[Column | None] = []
+    if isinstance(found, t.StringType):
+        parts = [f.is_valid_utf8(column)]
+    elif isinstance(found, t.ArrayType):
+        parts = [_each_are_texts(column, found.elementType)]
+    elif isinstance(found, t.MapType):
+        parts = [
+            _each_are_texts(f.map_keys(column), found.keyType),
+            _each_are_texts(f.map_values(column), found.valueType),
+        ]
+    elif isinstance(found, t.StructType) and len(set(map(str.lower, found.names))) == len(found):
+        # Where upper and lower case alone tell two fields apart, neither can be named.
+        parts = [_are_texts(column.getField(one.name), one.dataType) for one in found.fields]
+    right = [part.isNull() | part for part in parts if part is not None]
+    return reduce(and_, right) if right else None
+
+
+def _each_are_texts(column: Column, found: DataType) -> Column | None:
+    from pyspark.sql import functions as f
+
+    if _are_texts(f.lit(None), found) is None:
+        return None
+    return f.forall(column, lambda each: _are_texts(each, found))  # type: ignore[arg-type,return-value]
 
 
 def _column(name: str) -> Column:

@@ -34,6 +34,8 @@ _HASH_KEY = re.compile("0|[1-9][0-9]{0,38}")
 _LARGEST_HASH_KEY = 2**128 - 1
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
+_BUSY = "Give it more shards, or the sink a longer retry_s."
+_LONGER = "A longer retry_s survives longer outages."
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,7 @@ class KinesisWriting:
             if time.monotonic() + pause > deadline:
                 raise AttemptFailedError(
                     f"The Kinesis stream {self._stream} has taken nothing for "
-                    f"{self._retry_s:.0f} s: {why}. Give it more shards, or the sink a longer "
-                    "retry_s."
+                    f"{self._retry_s:.0f} s: {why}"
                 )
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -140,18 +141,22 @@ class KinesisWriting:
         return places
 
     def _put(self, entries: Sequence[Entry]) -> tuple[list[bool], str | None]:
-        """Send a request; return which records were taken, and why others weren't."""
+        """Send a request; return which records were taken, and why others weren't, with what helps
+        as a sentence.
+        """
         try:
             answer = self._client.put_records(
                 Records=[one.request() for one in entries], **self._where
             )
         except request_errors() as error:
             if may_succeed(error):
-                return [False] * len(entries), told(error)
+                away = f"Check the network and the address. {_LONGER}"
+                advice = _BUSY if is_said(error) else remedy(error, away)
+                return [False] * len(entries), f"{told(error)}. {advice}"
             # Without its cause, whose message may hold a secret.
             raise AttemptFailedError(self._refused(error)) from None
         codes = [each.get("ErrorCode") for each in answer["Records"]]
-        why = next((code for code in codes if code), None)
+        why = next((f"{code}. {_BUSY}" for code in codes if code), None)
         return [not code for code in codes], why
 
     def _refused(self, error: Exception) -> str:
@@ -167,8 +172,8 @@ class KinesisWriting:
         if data is None or not key or len(key) > _LONGEST_KEY:
             raise RefusedRecordError(
                 f"A row with partitionKey {shown(key)} can't be a Kinesis record: it needs data, "
-                f"a record id that isn't null, and a key of 1 to {_LONGEST_KEY} characters. Filter "
-                "such rows out, or mend them."
+                "a record id that isn't null, texts that are UTF-8 (make_valid_utf8), and a key of "
+                f"1 to {_LONGEST_KEY} characters. Filter such rows out, or mend them."
             )
         # By its length first: Python makes no number of a text of thousands of digits.
         if hash_key is not None and not (
