@@ -22,13 +22,14 @@ def run(spark, tmp_path):
     with the numbers of the batches, and the query."""
     sources.register(spark)
 
-    def go(options, checkpoint="cp", trigger=None):
+    def go(options, checkpoint="cp", trigger=None, schema=None):
         batches = {}
 
         def keep(frame, number):
             batches[number] = sorted(int(row.data) for row in frame.collect())
 
-        frame = spark.readStream.format("kinesis").options(**options).load()
+        reader = spark.readStream.format("kinesis").options(**options)
+        frame = (reader if schema is None else reader.schema(schema)).load()
         query = (
             frame.writeStream.foreachBatch(keep)
             .option("checkpointLocation", str(tmp_path / checkpoint))
@@ -149,3 +150,31 @@ def test_a_file_sink_has_each_record_once(spark, stream, tmp_path):
     found = ofa.read_files(tmp_path / "out").to_arrow()["data"].to_pylist()
     assert len(found) == 30
     assert len(set(found)) == 30
+
+
+COLUMNS = (
+    "data BINARY, streamName STRING, partitionKey STRING, sequenceNumber STRING, "
+    "subSequenceNumber BIGINT, approximateArrivalTimestamp TIMESTAMP, shardId STRING"
+)
+
+
+def test_another_schema_than_the_sources_is_refused(run, stream):
+    """Where names and their number fit, pyspark 4.0 and 4.1 would read values as other columns'."""
+    source = stream()
+    source.put(2)
+    turned = COLUMNS.replace("streamName", "x").replace("shardId", "streamName")
+    with pytest.raises(StreamingQueryException, match="was given the schema data BINARY, shardId"):
+        run(source.options(), schema=turned.replace("x", "shardId"))
+    batches, _ = run(source.options(), schema=COLUMNS)
+    assert batches == {0: [0, 1]}
+
+
+def test_times_are_instants_also_where_a_timestamp_is_none(run, stream, spark):
+    source = stream()
+    source.put(2)
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        batches, _ = run(source.options())
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+    assert batches == {0: [0, 1]}

@@ -26,9 +26,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from onceforall.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -44,6 +49,31 @@ except ImportError:  # pyspark before 4.2
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
 
 _MANY_ROWS = 2**62
+
+
+def check_schema(source: str, columns: str, given: StructType) -> None:
+    """See that a query hasn't given a source other columns than it has: rows are handed over by
+    place, so some of Spark's versions would call one column's values another's.
+
+    Args:
+        source: its name.
+        columns: what it has, as ``name TYPE, …``.
+        given: what Spark says that it has.
+
+    Raises:
+        OptionError: the query has.
+    """
+    said = ", ".join(f"{one.name} {_type_name(one.dataType)}" for one in given.fields)
+    if said != columns.replace("TIMESTAMP_LTZ", "TIMESTAMP"):
+        raise OptionError(
+            f"The source {source} was given the schema {said}, and has other columns. Leave "
+            "schema(…) out, and select and cast the columns behind load()."
+        )
+
+
+def _type_name(found: DataType) -> str:
+    # With a collation a text is the same.
+    return found.simpleString().partition(" collate ")[0].upper()
 
 
 @dataclass(frozen=True)

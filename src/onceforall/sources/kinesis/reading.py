@@ -28,7 +28,7 @@ _log = logger(__name__)
 
 SCHEMA = (
     "data BINARY, streamName STRING, partitionKey STRING, sequenceNumber STRING, "
-    "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP, shardId STRING"
+    "subSequenceNumber BIGINT, approximateArrivalTimestamp TIMESTAMP_LTZ, shardId STRING"
 )
 
 

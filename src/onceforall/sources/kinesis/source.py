@@ -17,7 +17,7 @@ from onceforall.sources.kinesis.options import Options, parse
 from onceforall.sources.kinesis.planning import Planner
 from onceforall.sources.kinesis.positions import Offset, Range, ranges
 from onceforall.sources.kinesis.reading import SCHEMA, batches
-from onceforall.sources.spark_reader import Limits, OffsetReader
+from onceforall.sources.spark_reader import Limits, OffsetReader, check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,15 +36,16 @@ class KinesisSource(DataSource):
         """Return the columns that it has, always the same."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> KinesisReader:  # noqa: ARG002, N802  Spark's name
+    def streamReader(self, schema: StructType) -> KinesisReader:  # noqa: N802  Spark's name
         """Return the reader of a query.
 
         Args:
             schema: that of `schema`.
 
         Raises:
-            OptionError: an option is wrong.
+            OptionError: an option is wrong, or the query has another schema.
         """
+        check_schema(self.name(), SCHEMA, schema)
         return KinesisReader(parse(self.options))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 
 _PIECE_BYTES = 1 << 20
-SCHEMA = "event BINARY, stream STRING, segmentId LONG, offset LONG"
+SCHEMA = "event BINARY, stream STRING, segmentId BIGINT, offset BIGINT"
 
 
 def walk(segments: Segments, number: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:

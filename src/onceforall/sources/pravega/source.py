@@ -15,7 +15,7 @@ from onceforall.sources.pravega.options import Access, Options, parse
 from onceforall.sources.pravega.planning import Cut, Planner
 from onceforall.sources.pravega.positions import Offset, Range, ranges
 from onceforall.sources.pravega.reading import SCHEMA, batches
-from onceforall.sources.spark_reader import Limits, OffsetReader
+from onceforall.sources.spark_reader import Limits, OffsetReader, check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,15 +34,16 @@ class PravegaSource(DataSource):
         """Return the columns that it has, always the same."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> PravegaReader:  # noqa: ARG002, N802  Spark's name
+    def streamReader(self, schema: StructType) -> PravegaReader:  # noqa: N802  Spark's name
         """Return the reader of a query.
 
         Args:
             schema: that of `schema`.
 
         Raises:
-            OptionError: an option is wrong.
+            OptionError: an option is wrong, or the query has another schema.
         """
+        check_schema(self.name(), SCHEMA, schema)
         return PravegaReader(parse(self.options))
 
 
