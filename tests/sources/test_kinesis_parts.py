@@ -82,6 +82,10 @@ def test_an_aggregate_is_one_record_to_positions_and_its_rows_have_numbers(strea
         ({"streamName": "a", "consumerType": "EFO"}, "has no option 'consumerType'"),
         ({"streamName": "a", "startingPosition": "yesterday"}, "startingPosition is 'yesterday'"),
         ({"streamName": "a", "startingPosition": "AT_TIMESTAMP 2026-01-01"}, "with its zone"),
+        (
+            {"streamName": "a", "startingPosition": "AT_TIMESTAMP 0001-01-01T00:00+14:00"},
+            "its zone",
+        ),
         ({"streamName": "a", "startingPosition": '{"shardId-1": 7}'}, "no usable place"),
         ({"streamName": "a", "startingPosition": "{}"}, "startingPosition is"),
         ({"streamName": "a", "maxRecordsPerTrigger": "0"}, "a whole number of at least 1"),
@@ -94,7 +98,7 @@ def test_an_aggregate_is_one_record_to_positions_and_its_rows_have_numbers(strea
             "no usable place",
         ),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_a_wrong_option_says_what_is_expected_and_shows_no_secret(given, words):
     with pytest.raises(OptionError, match=words) as raised:

@@ -196,10 +196,10 @@ def parse_start(text: str) -> Start:
     if kind == "at_timestamp" and rest.strip():
         try:
             at = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", rest.strip()))
-        except ValueError:
-            at = None
-        if at is not None and at.tzinfo is not None:
-            return Start(kind, timestamp=int(at.astimezone(timezone.utc).timestamp() * 1000))
+            if at.tzinfo is not None:
+                return Start(kind, timestamp=int(at.astimezone(timezone.utc).timestamp() * 1000))
+        except (ValueError, OverflowError):
+            pass
         raise OptionError(
             f"startingPosition has the time {arguments.shown(rest.strip())}. Give one with its "
             "zone, as 2026-01-31T12:00:00Z."
