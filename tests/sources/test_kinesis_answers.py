@@ -302,12 +302,14 @@ def test_a_client_that_cannot_be_made_for_now_is_no_wrong_option(monkeypatch):
         ({"endpoint_url": "http://my_moto:5000"}, "as https://host:port"),
         ({"endpoint_url": "http://moto:70000"}, "as https://host:port"),
         ({"credentials_function": "hunter"}, "module:function"),
+        ({"stream": "clicks of today"}, "the name or the ARN of a Kinesis stream"),
+        ({"stream": "arn:aws:sqs:us-east-1:123456789012:a"}, "the name or the ARN"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_the_sink_refuses_what_the_source_refuses(given, words):
     with pytest.raises(OptionError, match=words) as raised:
-        ofa.KinesisSink("s", **given)
+        ofa.KinesisSink(**{"stream": "s", **given})
     assert "hunter2" not in str(raised.value)
 
 

@@ -57,6 +57,7 @@ _BARE_AGAIN = frozenset({404, 408, 425, 429})
 _CODE = re.compile(r"[\w.:-]{1,80}", re.ASCII)
 _ENDPOINT = re.compile(r"https?://[\w.:\[\]-]+(/[\w.~-]+)*/?")
 _HOST = re.compile(r"(?=.{1,255}\Z)(?!-)[a-z\d-]{1,63}(?<!-)(\.(?!-)[a-z\d-]{1,63}(?<!-))*\.?")
+_STREAM = re.compile(r"(arn:[\w-]+:kinesis:[\w-]+:\d{12}:stream/)?[a-zA-Z0-9_.-]{1,128}", re.ASCII)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 _OVER = frozenset(
@@ -185,6 +186,11 @@ def _operation(error: Any) -> str:
 def _status(error: Any) -> int:
     found = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return found if isinstance(found, int) else 0
+
+
+def is_stream(text: str) -> bool:
+    """Tell whether a text may be the name or the ARN of a stream."""
+    return _STREAM.fullmatch(text) is not None
 
 
 def checked_endpoint(name: str, value: object) -> str | None:

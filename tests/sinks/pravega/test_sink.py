@@ -512,6 +512,8 @@ def test_a_transaction_that_was_aborted_takes_no_rows(events_stream):
         ({"scope": "a/b"}, "scope='a/b' is no name"),
         ({"stream": "_x"}, "stream='_x' is no name"),
         ({"stream": "x" * 240}, "at most 239"),
+        ({"stream": ".."}, "/.. takes no transactions"),
+        ({"scope": "."}, "stream ./"),
         ({"lease_s": 0}, "lease_s"),
         ({"lease_s": 0.0001}, "lease_s"),
         ({"lease_s": 1e18}, "lease_s"),

@@ -24,6 +24,7 @@ from onceforall.common.aws import (
     checked_function,
     code_of,
     is_said,
+    is_stream,
     may_succeed,
     remedy,
     request_errors,
@@ -91,6 +92,8 @@ class KinesisSink(TwoPhaseCommitSink):
             OptionError: naming the argument and what to give instead.
         """
         self._stream = arguments.text("stream", stream, "the name or the ARN of a stream")
+        if not is_stream(stream):
+            raise arguments.wrong("stream", stream, "the name or the ARN of a Kinesis stream")
         for name, value in (
             ("region", region),
             ("profile", profile),

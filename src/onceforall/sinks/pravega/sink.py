@@ -90,6 +90,11 @@ class PravegaSink(TwoSided, TwoPhaseCommitSink):
         """
         self._address = names.address("controller", controller)
         self._stream = names.stream_name(scope, stream, ("scope", "stream"))
+        if {scope, stream} & {".", ".."}:
+            raise OptionError(
+                f"The Pravega stream {self._stream} takes no transactions: the controller can't "
+                "commit any where the scope or the stream is called . or .. Use another stream."
+            )
         if len(stream) > _LONGEST_NAME:
             raise OptionError(
                 f"stream has {len(stream)} characters, and the stream beside it "

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from onceforall.common import arguments
-from onceforall.common.aws import Access, checked_endpoint, checked_function
+from onceforall.common.aws import Access, checked_endpoint, checked_function, is_stream
 from onceforall.errors import OptionError
 from onceforall.sources.option_reading import OptionReader, named
 
@@ -48,8 +48,6 @@ _ALIASES = {
     "stsendpoint": "stsendpointurl",
 }
 _SECRET = re.compile(r"secret|access.?key|token|password", re.IGNORECASE)
-_STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-_STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:[\w-]+:\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
 _NUMBER = re.compile(r"\d{1,128}")
 
 
@@ -154,7 +152,7 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
             "with commas between them."
         )
     for one in listed:
-        if not (_STREAM_ARN if one.startswith("arn:") else _STREAM_NAME).fullmatch(one):
+        if not is_stream(one):
             raise OptionError(
                 f"{arguments.shown(one)} is neither the name nor the ARN of a stream. Give names "
                 "in streamName or ARNs in streamArn, with commas between them."
