@@ -400,6 +400,22 @@ def test_a_stream_that_was_made_again_is_noticed_where_retention_is_asked_for(
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_stream_that_was_made_again_with_fewer_shards_is_no_loss_by_retention(
+    ordered_stream, strict
+):
+    source = ordered_stream(shards=2)
+    source.put(10)
+    query = source.query(failOnDataLoss=strict)
+    query.drain()
+    source.client.delete_stream(StreamName=source.name)
+    source.server.create_stream(source.name)
+    with pytest.raises(DataLossError, match=r"was deleted, and another one has its name"):
+        query.plan()
+    with pytest.raises(DataLossError, match=r"was deleted, and another one has its name"):
+        query.restart().plan()
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
 def test_a_stream_that_was_deleted_is_said_to_be_gone(ordered_stream, strict):
     """Its shards are gone, too, and not by retention."""
     source = ordered_stream()

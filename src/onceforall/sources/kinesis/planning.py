@@ -361,8 +361,8 @@ class Planner:
         try:
             page = self._page(one, min(rows or MOST_RECORDS, MOST_RECORDS))
         except ShardGoneError:
-            # Of a stream that is deleted all shards are gone: no retention has passed them.
-            self._shards.listed(one.arn)
+            # Of a stream that is deleted, or made again, shards are gone that no retention has passed.
+            self._least_retention(one.arn)
             self._lost(
                 f"Shard {one.shard} of {one.arn}, of which {one.position.count} records were read, "
                 f"is gone{_since(one.position)}: retention has passed what was left of it"
