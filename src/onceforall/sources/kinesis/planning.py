@@ -361,7 +361,7 @@ class Planner:
         try:
             page = self._page(one, min(rows or MOST_RECORDS, MOST_RECORDS))
         except ShardGoneError:
-            # Of a stream that is deleted, or made again, shards are gone that no retention has passed.
+            # Where the stream is deleted, or made again, no retention has passed the shard.
             self._least_retention(one.arn)
             self._lost(
                 f"Shard {one.shard} of {one.arn}, of which {one.position.count} records were read, "
