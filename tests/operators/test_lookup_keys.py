@@ -192,6 +192,28 @@ def test_a_text_is_read_as_its_column_reads_it_but_where_that_would_lose_somethi
         assert bool(looked_up(column, key)) == (column in columns), (column, key)
 
 
+@pytest.mark.parametrize("column", ["real", "double precision"])
+@pytest.mark.parametrize(
+    "key", ["1_6777216", "\u0661\u0666777216", "\u00a016777216", "nan12", "0.1_"]
+)
+def test_a_text_that_python_alone_takes_for_a_number_finds_no_row(postgres, column, key):
+    with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
+        connection.execute(
+            f"DROP TABLE IF EXISTS numbers; CREATE TABLE numbers (k {column}, v text)"
+        )
+        connection.execute("INSERT INTO numbers VALUES (16777216, 'a'), ('NaN', 'b'), (0.1, 'c')")
+        with pytest.raises(psycopg.DataError):
+            connection.execute("SELECT %s::text::" + column, [key])
+    lookup = PostgresLookup(postgres.conninfo, "numbers", key="k", columns={"v": "string"})
+    try:
+        numbers = [("\t+16777216.0 ",), ("NaN",), ("1E-1",)]
+        assert lookup.fetch([(key,), *numbers]).keys() == set(numbers)
+    finally:
+        lookup.close()
+        with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
+            connection.execute("DROP TABLE numbers")
+
+
 def test_of_many_keys_those_that_are_no_values_are_missing_and_the_others_found(looked_up):
     lookup = looked_up.lookups["integer"]
     keys = [(Decimal("2.4"),), (Decimal(2),), (Decimal(2**40),), (Decimal(16777217),)]

@@ -45,6 +45,11 @@ _BITS = {"smallint": 15, "integer": 31, "bigint": 63}
 _TEXTS = frozenset({"text", "character varying", "character", "citext"})
 _NAME_BYTES = {"name": 63, '"char"': 1}
 
+_NUMBER = re.compile(
+    r"\s*([+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf(inity)?))\s*",
+    re.IGNORECASE | re.ASCII,
+)
+
 _DAY = r"\d{4,}-\d\d-\d\d"
 _TIME = r"\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?"
 _ZONE = r" ?(Z|[+-]\d\d(:?\d\d(:?\d\d)?)?)"
@@ -137,8 +142,10 @@ def _whole(key: int | Decimal, bits: int) -> int | None:
 
 
 def _decimal(text: str) -> Decimal | None:
+    # Python takes more for a number than the server does: 1_000, digits of other scripts, nan12.
+    found = _NUMBER.fullmatch(text)
     try:
-        return Decimal(text.strip())
+        return None if found is None else Decimal(found[1])
     except InvalidOperation:
         return None
 
