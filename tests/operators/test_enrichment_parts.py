@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from onceforall.errors import (
     OptionError,
@@ -970,6 +971,28 @@ def test_a_boolean_of_a_store_is_true_or_false_and_nothing_else_is_taken_for_fal
     assert [read_text("boolean", "v")(each) for each in ("true", "false")] == [True, False]
     with pytest.raises(ValueError, match="neither"):
         read_text("boolean", "v")(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "others"),
+    [
+        ("long", [5, 5.0, -(2**63)], [1.5, 2**63, "5", True]),
+        ("date", [date(2026, 1, 1)], [datetime(2026, 1, 1, 13), 5, "2026-01-01"]),  # noqa: DTZ001
+        ("float", [0.1, 1, float("inf"), float("nan")], [1e300, 16777217, "1"]),
+        ("double", [0.1, 1, float("-inf")], [2**53 + 1]),
+        ("decimal(10,2)", [Decimal("1.50"), 5], [Decimal("1.005"), 1.5]),
+        ("binary", [b"\xff", "x"], [5]),
+        ("string", ["x"], [5]),
+        ("boolean", [True], [1]),
+    ],
+)
+def test_a_default_is_taken_as_it_is_or_refused(kind, fits, others):
+    types = StructType().add("v", kind)
+    for value in fits:
+        assert enrichment._checked_defaults({"v": value}, types, "null") == (value,)
+    for value in others:
+        with pytest.raises(RefusedRecordError, match="A value of defaults, column 'v'"):
+            enrichment._checked_defaults({"v": value}, types, "null")
 
 
 def test_types_and_arguments_that_make_no_sense_are_refused():

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import pickle
 import uuid
 from collections.abc import Mapping, Sequence
@@ -332,10 +333,21 @@ def _checked_defaults(
             )
         kind = _arrow_type(each.dataType, each.name)
         try:
-            array_of([value], kind)
+            (held,) = array_of([value], kind).to_pylist()
+            if not _is_same(value, held):
+                raise ValueError(f"{value!r} would become {held!r}.")
         except UNFIT as error:
             raise RefusedRecordError(
                 f"A value of defaults, column {each.name!r} does not fit the type {kind}: "
                 f"{error}. Correct it, or the type in columns=."
             ) from error
     return tuple(defaults.get(name) for name in types.names)
+
+
+def _is_same(value: Any, held: Any) -> bool:
+    """Tell whether a value is what its type holds of it: digits behind the point may be lost where
+    the point floats, as of any value that is looked up, and nothing else.
+    """
+    if isinstance(held, float):
+        return math.isinf(held) == math.isinf(value)
+    return isinstance(held, bytes) or bool(held == value)
