@@ -436,5 +436,19 @@ def test_a_sum_beyond_its_type_fails():
 
     column = Column("spend", "sum", INT)
     assert folding.result(column, 2**63 - 1) == 2**63 - 1
-    with pytest.raises(OverflowError, match="spend"):
-        folding.result(column, 2**63)
+    assert folding.result(column, -(2**63)) == -(2**63)
+    for total in (2**63, -(2**63) - 1):
+        with pytest.raises(OverflowError, match="spend"):
+            folding.result(column, total)
+
+
+def test_a_sum_of_decimals_has_as_much_room_below_zero_as_above():
+    from onceforall.operators import _folding as folding
+
+    column = Column("spend", "sum", Value("decimal", 2), 10**38)
+    largest = f"{'9' * 36}.99"
+    assert folding.result(column, 10**38 - 1) == largest
+    assert folding.result(column, 1 - 10**38) == f"-{largest}"
+    for total in (10**38, -(10**38)):
+        with pytest.raises(OverflowError, match="spend"):
+            folding.result(column, total)

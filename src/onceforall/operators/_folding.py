@@ -26,7 +26,8 @@ class Column:
         fold: ``count``, ``sum``, ``min``, ``max``, ``first``, ``last`` or ``rows`` (which is not
             folded: its values are kept).
         value: how its input travels.
-        limit: the absolute value that a sum must stay below, in units of its last digit.
+        limit: what a sum must stay below, in units of its last digit; one of decimals by its
+            absolute value.
     """
 
     name: str
@@ -77,11 +78,9 @@ def result(column: Column, total: Any) -> Any:
         return total
     if column.fold in {"first", "last"}:
         return column.value.dump(total[0]) if total else None
-    if (
-        column.fold == "sum"
-        and isinstance(total, int)
-        and not -column.limit <= total < column.limit
-    ):
+    # Of whole numbers there is one more below zero than above.
+    lowest = -column.limit if column.value.kind == "int" else 1 - column.limit
+    if column.fold == "sum" and isinstance(total, int) and not lowest <= total < column.limit:
         raise OverflowError(
             f"The sum in the column {column.name!r} has no room in its type; cast its input to a "
             "wider decimal."
