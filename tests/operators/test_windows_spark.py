@@ -16,6 +16,7 @@ import onceforall as ofa
 from onceforall import operators as ops
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators import _checks, _columns
+from onceforall.operators.lookups import Lookup, Version
 from operators.window_reference import Rules, outputs, split_late
 from support.waiting import until
 
@@ -838,3 +839,72 @@ def test_the_examples_of_the_page_run(session, tmp_path):
     assert "checkout" in names["steps"].columns
     assert "dearest" in names["per_hundred"].columns
     assert names["batches"].isStreaming
+
+
+class Everything(Lookup):
+    """A lookup that finds every key."""
+
+    name, columns = "everything", {"found": "string"}
+
+    def fetch(self, keys):
+        return {key: [Version(("yes",))] for key in keys}
+
+
+@pytest.mark.parametrize("between", ["enrich", "window", "attribute", "deduplicate"])
+def test_a_watermark_over_one_that_an_operator_hides_is_refused(session, between):
+    marked = rate(session).withWatermark("timestamp", "1 minute")
+    counted = {"timestamp": ops.Max("timestamp")}
+    hidden = {
+        "enrich": lambda: ops.enrich(marked, Everything(), "value"),
+        "window": lambda: windowed(marked, time="timestamp", aggregates=counted),
+        "attribute": lambda: ops.attribute(
+            marked,
+            marked,
+            user="value",
+            order_time="timestamp",
+            click_time="timestamp",
+            window="1 day",
+        ),
+        "deduplicate": lambda: ops.deduplicate(
+            rate(session), "value", "timestamp", "1 hour", late="keep"
+        ),
+    }[between]().select("value", "timestamp")
+    again = hidden.withWatermark("timestamp", "1 minute")
+    for call in (
+        lambda: windowed(again, time="timestamp", name="again"),
+        lambda: ops.attribute(
+            again,
+            marked,
+            user="value",
+            order_time="timestamp",
+            click_time="timestamp",
+            window="1 day",
+        ),
+        lambda: ops.deduplicate(hidden, "value", "timestamp", "1 hour"),
+    ):
+        with pytest.raises(UnsupportedQueryError, match="second one over it"):
+            call()
+    session.conf.set("spark.sql.streaming.statefulOperator.allowMultiple", "false")
+    windowed(again, time="timestamp", name="again")
+
+
+def test_a_watermark_behind_what_hides_none_is_taken(session):
+    plain = rate(session)
+    windowed(plain, max_events=2)
+    marked = plain.withWatermark("timestamp", "1 minute")
+    for frame in (
+        ops.enrich(plain, Everything(), "value").withWatermark("timestamp", "1 minute"),
+        ops.results(ops.count_window(plain, key="value", size=1, aggregates={})).withWatermark(
+            "window_end", "1 minute"
+        ),
+        marked.unionByName(marked),
+        ops.deduplicate(plain, "value", "timestamp", "1 hour"),
+    ):
+        time = "window_end" if "window_end" in frame.columns else "timestamp"
+        assert windowed(frame.select("value", time), time=time).isStreaming
+    # The clock of processing time lets no watermark pass.
+    timed = ops.results(
+        windowed(marked, aggregates={"timestamp": ops.Max("timestamp")}, name="timed")
+    )
+    again = timed.select("value", "timestamp").withWatermark("timestamp", "1 minute")
+    assert windowed(again, time="timestamp", name="again").isStreaming

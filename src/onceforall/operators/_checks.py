@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onceforall.common import arguments
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
@@ -23,6 +23,8 @@ _OF_LATE_ROWS = " (that of the late rows, whose name is kept in processing time,
 _WATERMARK = (
     "spark.watermarkDelayMs"  # the metadata by which Spark itself knows a column with a watermark
 )
+_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
+_KEEPING = ("TransformWithState", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState")
 
 
 def check_frame(frame: DataFrame, operator: str) -> None:
@@ -137,7 +139,7 @@ def check_time(frame: DataFrame, time: str) -> None:
 
     Raises:
         SchemaError: it is missing, or no TIMESTAMP.
-        UnsupportedQueryError: it has no watermark.
+        UnsupportedQueryError: it has no watermark, or one over another.
     """
     from pyspark.sql.types import TimestampType
 
@@ -158,6 +160,47 @@ def check_time(frame: DataFrame, time: str) -> None:
             "behind others; or leave time= out, for "
             "windows of processing time."
         )
+    check_hidden_watermark(
+        frame,
+        1,
+        "Set it once, behind enrich. What another window, attribute or deduplicate gives needs a "
+        "query of its own: write it to a topic or table, and read that.",
+    )
+
+
+def check_hidden_watermark(frame: DataFrame, most: int, remedy: str) -> None:
+    """Check that no operator behind which a watermark isn't seen has hidden one of this frame.
+
+    Spark runs a query with one watermark over another until the first of them is above 0, and then
+    fails: "Redefining watermark is disallowed". Where the upper one waits for rows that come when
+    the lower one has passed them, neither is ever above 0: then nothing comes out, and no error.
+
+    Args:
+        frame: of Spark Connect, too, whose plan isn't known here.
+        most: how many watermarks it has that are seen.
+        remedy: what to do, as a sentence.
+
+    Raises:
+        UnsupportedQueryError: it has more, one over the other.
+    """
+    if not hasattr(frame, "_jdf") or frame.sparkSession.conf.get(_MULTIPLE, "true") == "false":
+        return
+    if _watermarks_of(frame._jdf.queryExecution().analyzed()) > most:  # noqa: SLF001  Spark offers this in no other way
+        raise UnsupportedQueryError(
+            "A watermark has been set before an operator behind which it isn't seen (enrich, "
+            "attribute, windows, deduplicate with late='keep'), and Spark takes no second one over "
+            f"it: the query would stand still, or fail in its second batch. {remedy}"
+        )
+
+
+def _watermarks_of(plan: Any) -> int:
+    """Return how many watermarks are one over the other."""
+    name = plan.nodeName()
+    if name.startswith(_KEEPING) and "ProcessingTime" in plan.simpleString(2**31 - 1):
+        return 0  # no watermark passes
+    children = plan.children()
+    below = [_watermarks_of(children.apply(number)) for number in range(children.size())]
+    return int(name == "EventTimeWatermark") + max(below, default=0)
 
 
 def check_key(frame: DataFrame, key: Sequence[str]) -> None:

@@ -106,6 +106,11 @@ def deduplicate(
             "deduplicate sets the watermark itself, by its horizon, and this frame has one "
             "already. Call withWatermark behind it, or not at all."
         )
+    checks.check_hidden_watermark(
+        frame,
+        0,
+        "deduplicate sets one itself: call it first, or leave withWatermark out before.",
+    )
     arguments.text("event_time", event_time, "the name of a TIMESTAMP column")
     checks.columns_named(frame, event_time, "event_time")
     kind = frame.schema[event_time].dataType.simpleString()

@@ -58,8 +58,8 @@ def enrich(
     """Return the frame with the lookup's columns.
 
     Args:
-        frame: batch or streaming. A watermark on it is not seen behind this operator: call
-            ``withWatermark`` behind it.
+        frame: batch or streaming. A watermark on it is not seen behind this operator, and Spark
+            takes no second one over it: call ``withWatermark`` behind this, and not before.
         lookup: where values come from.
         keys: the columns by which a row is looked up, in the order of the lookup's key: strings,
             whole numbers, decimals, booleans, dates, binaries.
