@@ -192,6 +192,19 @@ def test_a_text_is_read_as_its_column_reads_it_but_where_that_would_lose_somethi
         assert bool(looked_up(column, key)) == (column in columns), (column, key)
 
 
+@pytest.mark.parametrize("column", ["integer[]", "text[]", "pair", "json", "point"])
+def test_a_key_column_that_nothing_is_compared_with_is_refused_at_start(postgres, column):
+    with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TYPE pair AS (a int, b int)")
+        connection.execute(f"CREATE TABLE odd (k {column}, v text)")
+        try:
+            lookup = PostgresLookup(postgres.conninfo, "odd", key="k", columns={"v": "string"})
+            with pytest.raises(SchemaError, match=r"can't be looked up.*Give the lookup a view"):
+                lookup.check(1)
+        finally:
+            connection.execute("DROP TABLE odd; DROP TYPE pair")
+
+
 @pytest.mark.parametrize("column", ["real", "double precision"])
 @pytest.mark.parametrize(
     "key", ["1_6777216", "\u0661\u0666777216", "\u00a016777216", "nan12", "0.1_"]

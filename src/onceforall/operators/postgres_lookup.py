@@ -148,9 +148,19 @@ class PostgresLookup(Lookup):
             )
 
         def look(connection: psycopg.Connection[Any]) -> None:
+            import psycopg
+
             self.columns = {**self.columns, **self._types(connection)}
             self._check_types(connection)
-            self._run(connection, self._composed(connection), [[] for _ in self._key])
+            statement = self._composed(connection)
+            try:
+                self._run(connection, statement, [[] for _ in self._key])
+            except psycopg.errors.UndefinedFunction as error:
+                raise SchemaError(
+                    f"A key column of {self!r} is of a type whose values can't be looked up, as "
+                    f"arrays, composite types, json and points are ({error.diag.message_primary}). "
+                    "Give the lookup a view with a key of another type, such as its text."
+                ) from error
 
         try:
             self.at_start(look, f"Looking at {self!r}")
