@@ -300,6 +300,15 @@ def test_sessions_that_start_while_the_clock_stands_still_are_told_apart():
     assert [(result.start_us, result.index) for result in key.results] == [(50_000, 0), (50_000, 1)]
 
 
+def test_a_clock_that_is_put_back_over_the_end_of_a_window_makes_another_one_of_its_name():
+    """No key that has said everything keeps state, so the page says this of it."""
+    key = Key(spec_of(Rules(size=60_000), event_time=False))
+    for clock, ties in ((30_000, (1,)), (60_000, ()), (58_000, (2,)), (60_000, ())):
+        key.accept(*key.batch([event_of((clock, None, tie, tie)) for tie in ties], clock))
+    named = [(result.start_us, result.index, result.events) for result in key.results]
+    assert named == [(0, 0, 1), (0, 0, 1)]
+
+
 def test_limits_of_a_session_may_change_and_its_aggregates_may_not():
     key = run(spec_of(Rules(gap=1_000), event_time=True), [(0, [(5_000, None, 1, 1)]), (5_500, [])])
     key.spec = spec_of(Rules(gap=9_000, events=1, early=3_000), event_time=True)
