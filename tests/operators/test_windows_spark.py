@@ -474,6 +474,23 @@ def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_p
     ]
 
 
+def test_with_a_clock_of_processing_time_available_now_never_ends(files, tmp_path):
+    """As the page says; it is Spark that asks for another batch each time."""
+    files.add([{"user": "a", "seq": 1, "price": 1}])
+    writer = (
+        windowed(files.stream(), key="user", gap="1 hour")
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    query = writer.trigger(availableNow=True).start()
+    try:
+        until(lambda: len(query.recentProgress) > 3, 120, "batches without rows")
+        assert query.isActive
+        assert [progress.numInputRows for progress in query.recentProgress][:3] == [1, 0, 0]
+    finally:
+        query.stop()
+
+
 def test_a_tumbling_window_of_event_time_has_its_bounds_and_its_early_results(files, tmp_path):
     start = 1_700_000_040_000  # a multiple of a minute
     files.add(
