@@ -266,10 +266,15 @@ def test_a_sink_that_the_decision_names_must_be_given_and_nothing_is_changed(cra
         ("broken_sinks:SINKS", "can't be imported"),
         ("failing_sinks:SINKS", "can't be imported ('its environment"),
         ("my_sinks:made_of", "calling it without arguments failed"),
+        # Whose exit code 0 would say that the checkpoint is a plain one.
+        ("ending_sinks:SINKS", "can't be imported (SystemExit: 0)"),
+        ("making_sinks:make", "calling it without arguments failed: SystemExit: 0"),
     ],
 )
 def test_sinks_that_can_not_be_found_are_named(crashed, capsys, sinks, words):
     query = crashed()
+    (query.folder / "ending_sinks.py").write_text("import sys; SINKS = {}; sys.exit(0)")
+    (query.folder / "making_sinks.py").write_text("def make(): raise SystemExit(0)")
     (query.folder / "broken_sinks.py").write_text("def SINKS(:")
     (query.folder / "failing_sinks.py").write_text("raise KeyError('its environment')")
     before = refused(query, capsys, sinks, words, command=query.command(sinks=sinks))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onceforall.cli.store_settings import add_store_settings, store_settings
-from onceforall.errors import OptionError, text_of
+from onceforall.errors import OptionError, described, text_of
 
 
 def add_commands(groups: Any) -> None:
@@ -102,13 +102,20 @@ def load_sinks(specification: str) -> Mapping[str, Any]:
             f"--sinks {specification}: the module can't be imported ({text_of(error)}). Is it in "
             "PYTHONPATH?"
         ) from error
+    except SystemExit as error:  # whose code 0 would say that the checkpoint is a plain one
+        raise OptionError(
+            f"--sinks {specification}: the module can't be imported ({described(error)}): it ends "
+            "the process. Let what runs the program stand behind if __name__ == '__main__', or "
+            "give the sinks a module of their own."
+        ) from error
     sinks = getattr(found, name, None)
     if callable(sinks):
         try:
             sinks = sinks()
-        except Exception as error:  # it is the user's
+        except (Exception, SystemExit) as error:  # it is the user's
+            said = described(error) if isinstance(error, SystemExit) else text_of(error)
             raise OptionError(
-                f"--sinks {specification}: calling it without arguments failed: {text_of(error)}."
+                f"--sinks {specification}: calling it without arguments failed: {said}."
             ) from error
     if not isinstance(sinks, Mapping) or not all(
         isinstance(key, str) and isinstance(value, TwoPhaseCommitSink)
