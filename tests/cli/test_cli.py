@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -72,6 +74,46 @@ import signal, sys, onceforall.cli
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(onceforall.cli.main())
 """
+
+
+def test_what_nobody_reads_any_more_is_no_error_of_the_command():
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HEARING, "errors"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize(
+    "command", [["store", "check"], ["checkpoint", "mend"], ["files", "check"]], ids=" ".join
+)
+def test_ctrl_c_ends_a_command_though_its_store_gives_no_answer(command):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", _HEARING, *command, "s3a://bucket/folder", "--set", endpoint],
+            env={
+                **os.environ,
+                "AWS_ACCESS_KEY_ID": "a",
+                "AWS_SECRET_ACCESS_KEY": "b",
+                "AWS_REGION": "us",
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            silent.settimeout(60)
+            asked, _ = silent.accept()
+            with asked:
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 130
+    assert "Traceback" not in said
 
 
 @pytest.mark.kafka

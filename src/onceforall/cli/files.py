@@ -39,6 +39,7 @@ def add_commands(groups: Any) -> None:
     )
     mend.set_defaults(run=_mend)
     for command in (check, mend):
+        command.set_defaults(may_be_repeated=True)
         command.add_argument("folder", metavar="FOLDER", help="the folder that FileSink was given")
         command.add_argument(
             "--set",

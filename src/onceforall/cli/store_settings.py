@@ -8,7 +8,8 @@ from onceforall.errors import OptionError
 
 
 def add_store_settings(command: argparse.ArgumentParser) -> None:
-    """Add the option to a command."""
+    """Add the option to a command; such a command may be killed at any moment and repeated."""
+    command.set_defaults(may_be_repeated=True)
     command.add_argument(
         "--set",
         action="append",
