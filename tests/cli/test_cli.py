@@ -116,6 +116,31 @@ def test_ctrl_c_ends_a_command_though_its_store_gives_no_answer(command):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("java_home", "master", "words"),
+    [
+        ("/there/is/no/java", "local[1]", "JAVA_GATEWAY_EXITED"),
+        pytest.param(None, "local[0]", "0 threads", marks=pytest.mark.long),
+    ],
+)
+def test_a_cluster_on_which_no_session_can_be_started_is_an_error_and_no_finding(
+    java_home, master, words
+):
+    done = subprocess.run(
+        [sys.executable, "-c", _HEARING, "cluster", "check", "--master", master],
+        env=os.environ if java_home is None else {**os.environ, "JAVA_HOME": java_home},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said.startswith("onceforall: No Spark session could be started: ")
+    assert words in said
+    assert "--master" in said
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     "end",

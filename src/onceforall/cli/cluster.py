@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall.errors import MissingExtraError, OptionError
+from onceforall.errors import ConfigurationError, MissingExtraError, OptionError, text_of
 
 if TYPE_CHECKING:
     from onceforall.operate.cluster import ClusterReport
@@ -25,7 +25,8 @@ def add_commands(groups: Any) -> None:
         "PYSPARK_SUBMIT_ARGS count, --master and --conf win over them), and runs one short job "
         "that looks from each executor: the versions of Python, onceforall and its extras, whether "
         "each server can be reached, and the clock. Executors get no password. "
-        "Exit code 0: nothing was found; 1: there are problems, with the remedies.",
+        "Exit code 0: nothing was found; 1: there are problems, with the remedies; 2: it couldn't "
+        "be looked at.",
     )
     check.add_argument("--master", metavar="URL", help="such as spark://master:7077, or yarn")
     check.add_argument(
@@ -96,7 +97,16 @@ def _session(arguments: argparse.Namespace) -> Any:
         if not equals or not name:
             raise OptionError("--conf needs NAME=VALUE, such as spark.cores.max=4.")
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except Exception as error:  # of PySpark's or Py4J's, whatever Spark refuses
+        java = getattr(error, "java_exception", None)
+        said = text_of(error) if java is None else str(java.toString())
+        raise ConfigurationError(
+            f"No Spark session could be started: {said.partition(chr(10))[0].rstrip('.')}. Look at "
+            "what Spark has said above, at --master and --conf, and at the driver's Java "
+            "(JAVA_HOME)."
+        ) from error
 
 
 def _kafka(arguments: argparse.Namespace) -> dict[str, str] | None:
