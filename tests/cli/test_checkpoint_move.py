@@ -15,6 +15,7 @@ import pytest
 
 from cli.test_log_move import PROGRAM, QUERY, Checkpoint
 from commit_log.building import commit, open_log
+from commit_log.test_remote import ScriptedClient
 from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.commit_log.stores.objects import ObjectClient
@@ -26,6 +27,8 @@ from onceforall.operate.moving_checkpoint import move_checkpoint
 from onceforall.protocol.entries import Claim, Done
 from onceforall.sinks.files import FileSink
 from onceforall.spark import mending, repairs
+from onceforall.spark.remote_path import RemotePath
+from onceforall.spark.stores import Stores
 
 SCHEMA = "state/0/_stateSchema/default/0_schema"
 
@@ -383,6 +386,37 @@ def test_metadata_of_state_that_is_damaged_is_named(checkpoint, tmp_path, conten
     with pytest.raises(CheckpointMismatchError, match="v2/0 is damaged.*Nothing was moved"):
         checkpoint.move(tmp_path / "new")
     assert checkpoint.start()[2].decided.commit.batch == 0
+
+
+def test_the_root_of_the_file_system_is_refused_and_not_searched(checkpoint, monkeypatch):
+    checkpoint.live(0)
+    monkeypatch.setattr(moving_checkpoint, "files_below", lambda folder: pytest.fail(str(folder)))
+    with pytest.raises(OptionError, match="lie in each other"):
+        checkpoint.move("/")
+
+
+def test_a_place_with_much_in_it_is_refused_without_a_look_at_all_of_it(
+    checkpoint, monkeypatch, tmp_path
+):
+    checkpoint.live(0)
+    listed = []
+
+    class Bucket(ScriptedClient):
+        def list(self, folder):
+            listed.append(folder)
+            return ["2025/", "2026/"] if not folder else ["data.parquet"]
+
+    full = RemotePath(Bucket())
+    checkpoint_at = Stores.checkpoint
+    monkeypatch.setattr(
+        Stores,
+        "checkpoint",
+        lambda self, text: full if text.startswith("s3a:") else checkpoint_at(self, text),
+    )
+    with pytest.raises(CheckpointMismatchError, match="holds something else"):
+        checkpoint.move("s3a://bucket/lake")
+    assert "2025" in listed
+    assert "2026" not in listed
 
 
 def test_a_place_below_a_file_is_refused(checkpoint, tmp_path):

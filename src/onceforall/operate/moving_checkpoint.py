@@ -45,7 +45,7 @@ from onceforall.protocol.entries import Claim
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import mending, state_paths
 from onceforall.spark.commits import sync_folder
-from onceforall.spark.remote_path import AnyPath, create_file, files_below, store_at
+from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
 from onceforall.spark.repairs import SetAside, set_aside_under
 from onceforall.spark.stores import Stores
 
@@ -107,7 +107,8 @@ def move_checkpoint(
     stores = Stores(None, settings)
     old = stores.checkpoint(arguments.path("checkpoint", checkpoint))
     new = stores.checkpoint(_absolute(arguments.path("to", to)))
-    if f"{new}/".startswith(f"{old}/") or f"{old}/".startswith(f"{new}/"):
+    places = [f"{str(place_of_it).rstrip('/')}/" for place_of_it in (old, new)]
+    if places[0].startswith(places[1]) or places[1].startswith(places[0]):
         raise OptionError(f"{new} and {old} lie in each other. Name a folder outside of it.")
     # A new place gets none of what was set aside, and that may be needed.
     mending.put_back(old, stores=stores, by_hand=True, adopt=adopt_checkpoint)
@@ -159,12 +160,22 @@ def _absolute(to: str) -> str:
 
 def _check_target(home: Store, new: AnyPath, old: str) -> None:
     """Refuse a folder that holds anything but what an earlier try has left there."""
-    if files_below(new) and not repointing.is_expected(home, old):
+    if _holds_files(new) and not repointing.is_expected(home, old):
         found = spark_checkpoint.query_id(new)
         raise CheckpointMismatchError(
             f"{new} holds something else{f': the query {found}' if found else ''}. Name an empty "
             "folder."
         )
+
+
+def _holds_files(folder: AnyPath) -> bool:
+    """Tell whether ``files_below`` would find any; a bucket's millions aren't asked for."""
+    if not isinstance(folder, RemotePath):
+        return bool(files_below(folder))
+    return any(
+        _holds_files(folder / name[:-1]) if name.endswith("/") else not name.startswith(".")
+        for name in folder.client.list(folder.key)
+    )
 
 
 def _check_expected(home: Store, old: AnyPath, new: AnyPath) -> None:
