@@ -193,5 +193,10 @@ def test_what_belongs_to_no_option_is_refused_before_spark_is_started(tmp_path, 
     assert main(["cluster", "check", "--kafka-config", str(settings)]) == 2
     assert "Line 3 of" in capsys.readouterr().err
     assert main(["cluster", "check", "--kafka-config", str(tmp_path / "none")]) == 2
+    settings.write_bytes(b"sasl.password = gr\xfcn\n")
+    assert main(["cluster", "check", "--kafka-config", str(settings)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("isn't in UTF-8. Write it so.\n")
+    assert "gr" not in said.replace(str(tmp_path), "")
     assert main(["cluster", "check", "--conf", "nonsense"]) == 2
     assert "NAME=VALUE" in capsys.readouterr().err

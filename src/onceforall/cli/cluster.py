@@ -116,6 +116,10 @@ def _kafka(arguments: argparse.Namespace) -> dict[str, str] | None:
             lines = Path(arguments.kafka_config).read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise OptionError(f"--kafka-config {arguments.kafka_config}: {error}.") from error
+        except UnicodeDecodeError:  # whose text may show a part of a password
+            raise OptionError(
+                f"--kafka-config {arguments.kafka_config} isn't in UTF-8. Write it so."
+            ) from None
         for number, line in enumerate(map(str.strip, lines), 1):
             name, equals, value = (part.strip() for part in line.partition("="))
             if line and not line.startswith("#"):
