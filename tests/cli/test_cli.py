@@ -86,6 +86,11 @@ def test_what_nobody_reads_any_more_is_no_error_of_the_command():
     assert (process.wait(), said) == (128 + signal.SIGPIPE, b"")
 
 
+def test_a_command_without_an_output_does_its_work(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["errors"]) == 0
+
+
 @pytest.mark.parametrize(
     "command", [["store", "check"], ["checkpoint", "mend"], ["files", "check"]], ids=" ".join
 )

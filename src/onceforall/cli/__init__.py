@@ -60,14 +60,15 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with ends_soon_when_interrupted() if may_be_repeated else contextlib.nullcontext():
             code = run(arguments)
-        sys.stdout.flush()
+        # Here, and not at the interpreter's end. Without a standard output it does nothing.
+        print(end="", flush=True)
     except OnceForAllError as error:
         print(f"onceforall: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        if not _is_left(sys.stdout.fileno()):
+        if sys.stdout is None or not _is_left(sys.stdout.fileno()):
             raise
         return _NOT_READ
     return code
