@@ -306,3 +306,14 @@ def test_a_dry_run_makes_no_schema_in_a_database(tmp_path, database):
         assert connection.execute("SELECT to_regnamespace('onceforall')").fetchone() == (None,)
         assert query.detach().log is not None
         assert connection.execute("SELECT to_regnamespace('onceforall')").fetchone() != (None,)
+
+
+def test_of_a_log_that_was_moved_by_hand_the_command_that_is_named_works(tmp_path, capsys):
+    query = Stopped(tmp_path, elsewhere=tmp_path / "log")
+    query.decide()
+    (tmp_path / "log").rename(tmp_path / "moved log")
+    query.options = {"commit_log": str(tmp_path / "moved log"), "adopt_checkpoint": True}
+    (query.path / "offsets" / "0").write_text("")
+    command = re.search(": onceforall (.*)$", query.detach(dry_run=True).steps[-1]).group(1)
+    assert main(shlex.split(command)) == 0
+    assert "put back from the commit log" in capsys.readouterr().out

@@ -199,6 +199,16 @@ def test_an_endpoint_without_a_scheme_is_refused_wherever_it_is_said(
         opened(url, settings, retries=0)
 
 
+@pytest.mark.parametrize("name", ["allow_http", "proxy_url", "timeout"])
+def test_a_setting_of_the_http_client_is_refused_by_its_name(name):
+    """obstore panics: the error is none that anybody catches."""
+    with pytest.raises(
+        OptionError, match=rf"can't be opened with these settings \({name}\)"
+    ) as told:
+        opened("s3a://lake/x", {name: "hunter2"}, retries=0)
+    assert "hunter2" not in str(told.value)
+
+
 @pytest.mark.parametrize("value", [12345678, "", " ", "hunter2\udce9x", b"hunter2", None])
 def test_a_setting_of_a_store_is_never_shown(value):
     with pytest.raises(OptionError, match=r"settings\['account_key'\] is no text") as raised:

@@ -150,7 +150,11 @@ def opened(url: str, settings: Mapping[str, str], *, retries: int) -> Any:
             f"A setting of the store of {url} is unknown to obstore: "
             f"{', '.join(sorted(settings))}. See its documentation for the names."
         ) from error
-    except Exception as error:  # noqa: BLE001  its own errors may show a setting's value
+    except BaseException as error:  # its own errors may show a setting's value
+        # A setting of its client's (allow_http, proxy_url, timeout) it meets with a panic, which is
+        # no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise OptionError(
             f"The store of {url} can't be opened with these settings "
             f"({', '.join(sorted(settings)) or 'none'}): {type(error).__name__}. "

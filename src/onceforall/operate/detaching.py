@@ -172,7 +172,7 @@ def detach(  # noqa: C901, PLR0911  most are what was found instead
         path, wanted, stores=stores, adopt=adopt_checkpoint, dry_run=dry_run, by_hand=True
     )
     if dry_run and mended.steps:
-        return _foresee_mending(path, mended, report, adopt=adopt_checkpoint)
+        return _foresee_mending(path, mended, report, log=wanted, adopt=adopt_checkpoint)
     for step in mended.steps:
         report.say(step)
     home = path / spark_checkpoint.LOG_FOLDER
@@ -359,7 +359,7 @@ def _run_config(
 
 
 def _foresee_mending(
-    path: AnyPath, mended: mending.Mended, report: _Report, *, adopt: bool
+    path: AnyPath, mended: mending.Mended, report: _Report, *, log: str | None, adopt: bool
 ) -> Detachment:
     """Say which files of Spark's would be put back first.
 
@@ -371,6 +371,7 @@ def _foresee_mending(
     report.say(
         "What is done then depends on these files. To be told, do this step alone, and then the "
         f"dry run again: onceforall checkpoint mend {shlex.quote(str(path))}"
+        f"{'' if log is None else f' --commit-log {shlex.quote(log)}'}"
         f"{' --adopt-checkpoint' if adopt else ''}"
     )
     return Detachment(tuple(report.steps))

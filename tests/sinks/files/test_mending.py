@@ -7,10 +7,16 @@ import pytest
 
 from onceforall import read_files
 from onceforall.cli import main
-from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
+from onceforall.errors import (
+    CommitLogError,
+    ConfigurationError,
+    CorruptEntryError,
+    SinkUnavailableError,
+)
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.driver import manifest_writing
 from onceforall.sinks.files.folder_ids import folder_id
+from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.manifests.chain import Manifests
 from onceforall.sinks.files.manifests.content import Manifest, encode
 from onceforall.sinks.files.reading.mending import check_files, mend_files
@@ -144,6 +150,58 @@ def test_what_a_running_query_merges_and_deletes_during_the_check_is_no_finding(
     monkeypatch.setattr(Manifests, "listing", behind_the_first_listing)
     assert check_files(tmp_path) == []
     assert deleted == [0, 1], "nothing was merged and deleted; the test proves nothing"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("manifests.chain.Manifests", "listing"),
+        ("manifests.chain.Manifests", "read_link"),
+        ("manifests.chain.Manifests", "read_marked"),
+        ("tree.Tree", "is_folder"),
+        ("reading.mending", "queries_of"),
+        ("reading.mending", "sinks_of"),
+        ("reading.mending", "folder_id"),
+    ],
+)
+def test_a_store_that_tells_nothing_is_no_damage(tmp_path, monkeypatch, capsys, module, name):
+    """A manifest that couldn't be read is not to be restored, nor its second name deleted."""
+    write(tmp_path, range(3))
+
+    def silent(*_, **__):
+        raise PlaceError("cannot get it (no answer). Try again later", refused=False)
+
+    monkeypatch.setattr(f"onceforall.sinks.files.{module}.{name}", silent)
+    with pytest.raises(SinkUnavailableError, match="can't be checked: cannot get it"):
+        check_files(tmp_path)
+    assert main(["files", "check", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "Try again later" in said.err
+    assert said.out == ""
+
+
+def test_a_damaged_manifest_is_no_finding_while_the_store_is_silent_about_its_second_name(
+    tmp_path, monkeypatch
+):
+    write(tmp_path, range(3))
+    on_its_own(folder_of(tmp_path) / "2.json", b"damaged")
+
+    def silent(*_):
+        raise PlaceError("no answer", refused=False)
+
+    monkeypatch.setattr(Manifests, "read_marked", silent)
+    with pytest.raises(SinkUnavailableError):
+        check_files(tmp_path)
+
+
+def test_a_store_that_cannot_be_reached_ends_the_check_with_2(monkeypatch, capsys):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    settings = ["--set", "endpoint=http://127.0.0.1:1", "--set", "region=x"]
+    assert main(["files", "check", "s3a://b/x", *settings]) == 2
+    said = capsys.readouterr()
+    assert "can't be checked" in said.err
+    assert "backup" not in said.err + said.out
 
 
 @pytest.mark.parametrize("point", ["file.mend.written", "file.mend.kept", "file.mend.replaced"])

@@ -37,10 +37,11 @@ from onceforall.errors import (
     ForeignEntryError,
     NewerEntryError,
     OptionError,
+    SinkUnavailableError,
 )
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folder_ids import KIND, NAME, RESTORE_ID, folder_id
-from onceforall.sinks.files.folders import explained
+from onceforall.sinks.files.folders import PlaceError, explained
 from onceforall.sinks.files.manifests.chain import Manifests, queries_of, sinks_of
 from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode, without_advice
 from onceforall.sinks.files.manifests.names import Listing, newest_name
@@ -107,12 +108,26 @@ def check_files(
         ConfigurationError: no FileSink has ever written there.
         NewerEntryError: a newer release wrote a manifest.
         OptionError, UnsupportedQueryError, MissingExtraError: as ``read_files``.
-        OSError: the bucket can't be reached.
+        SinkUnavailableError: the store didn't answer, or refused: what is wrong isn't known.
     """
     source = source_of(path, storage)
+    try:
+        return _found_in(source)
+    except PlaceError as error:
+        raise SinkUnavailableError(
+            f"The manifests in {source.root} can't be checked: {error}, and repeat."
+        ) from error
+
+
+def _found_in(source: Source) -> list[Finding]:
+    """Return what is wrong; raises ``PlaceError`` where the store tells nothing: that isn't known
+    to be damage.
+    """
     tree, root = source.tree, source.root
     try:
         is_there = tree.is_folder(root / HOME)
+    except PlaceError:
+        raise
     except OSError as error:
         return [_unreadable(root / HOME, error)]
     if not is_there:
@@ -123,11 +138,15 @@ def check_files(
     found = _of_the_id(source)
     try:
         queries = queries_of(tree) if tree.is_folder(root / MANIFESTS) else []
+    except PlaceError:
+        raise
     except OSError as error:
         return [*found, _unreadable(root / MANIFESTS, error)]
     for query in queries:
         try:
             sinks = sinks_of(tree, query)
+        except PlaceError:
+            raise
         except OSError as error:
             found.append(_unreadable(root / MANIFESTS / query, error))
             continue
@@ -140,7 +159,7 @@ def _of_the_id(source: Source) -> list[Finding]:
     path = source.root / HOME / NAME
     try:
         folder_id(source.tree)
-    except NewerEntryError:
+    except (NewerEntryError, PlaceError):
         raise
     except FileNotFoundError:
         words = "it is missing, and is the folder's id"
@@ -172,7 +191,13 @@ def mend_files(
             meanwhile.
     """
     if folder is not None:
-        _write_id(source_of(path, storage), folder)
+        source = source_of(path, storage)
+        try:
+            _write_id(source, folder)
+        except PlaceError as error:
+            raise SinkUnavailableError(
+                f"The id can't be written in {source.root}: {error}, and repeat."
+            ) from error
     found = check_files(path, storage=storage)
     tree = source_of(path, storage).tree
     for finding in found:
@@ -234,12 +259,14 @@ def _settled(manifests: Manifests) -> list[Finding]:
     return found
 
 
-def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912  one walk, and what may be found on it
+def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912, PLR0915  one walk, and what may be found on it
     """Walk a chain as a reader does, but go on behind a predecessor that is wrong, and behind a
     manifest that has its second name only.
     """
     try:
         listing = manifests.listing()
+    except PlaceError:
+        raise
     except OSError as error:
         yield _unreadable(manifests.folder, error)
         return
@@ -255,7 +282,7 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         )
         try:
             found = back[batch] = manifests.read_marked(batch)
-        except NewerEntryError:
+        except (NewerEntryError, PlaceError):
             raise
         except (CommitLogError, OSError) as error:
             remedy = (
@@ -283,7 +310,7 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         path = manifests.path_of(link)
         try:
             manifest = back[link] if link in back else manifests.read_link(link)
-        except NewerEntryError:
+        except (NewerEntryError, PlaceError):
             raise
         except (CommitLogError, OSError) as error:
             yield _kept_elsewhere(manifests, listing, marked, link, error)
@@ -326,7 +353,7 @@ def _useless_second_name(manifests: Manifests, batch: int) -> Iterator[Finding]:
         manifests.read_marked(batch)
     except FileNotFoundError:
         return  # a running query has taken it away
-    except NewerEntryError:
+    except (NewerEntryError, PlaceError):
         raise
     except (CommitLogError, OSError) as error:
         if isinstance(error, CorruptEntryError) and not _is_readable(manifests, batch):
@@ -342,6 +369,8 @@ def _useless_second_name(manifests: Manifests, batch: int) -> Iterator[Finding]:
 def _is_readable(manifests: Manifests, batch: int) -> bool:
     try:
         manifests.read_link(batch)
+    except PlaceError:
+        raise
     except FileNotFoundError:
         return True  # merged
     except (CommitLogError, OSError):
@@ -364,11 +393,11 @@ def _kept_elsewhere(
     if isinstance(error, CorruptEntryError):
         if isinstance(link, int) and link in marked:
             source = newest_name(link)
-            with contextlib.suppress(CommitLogError, OSError):
+            with _damage_aside():
                 whole = manifests.read_marked(link)
         elif not isinstance(link, int):
             source = "the manifests that were merged into it"
-            with contextlib.suppress(CommitLogError, OSError):
+            with _damage_aside():
                 whole = _merged_again(manifests, listing, *link)
     if whole is not None:
         content = encode(whole, manifests.query_id, manifests.sink)
@@ -382,6 +411,16 @@ def _kept_elsewhere(
     if isinstance(error, ForeignEntryError) and isinstance(link, int) and link == listing.end:
         found = replace(found, remedy=_stray(path.name, link))
     return found
+
+
+@contextlib.contextmanager
+def _damage_aside() -> Iterator[None]:
+    try:
+        yield
+    except PlaceError:
+        raise
+    except (CommitLogError, OSError):
+        pass
 
 
 def _merged_again(manifests: Manifests, listing: Listing, after: int, upto: int) -> Manifest | None:
@@ -429,7 +468,7 @@ def _left_out(
     ):
         try:
             missing += manifests.read_link(batch).batches
-        except NewerEntryError:  # noqa: PERF203  each may fail, and the others count
+        except (NewerEntryError, PlaceError):  # noqa: PERF203  each may fail, and the others count
             raise
         except (CommitLogError, OSError) as error:
             yield _unreadable(manifests.path_of(batch), error)
